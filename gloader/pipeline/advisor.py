@@ -209,12 +209,16 @@ class _ReplayedEpoch:
         self.doubt = calibrated.doubt  # the reason not to trust the replay, or ""
         self._fit = calibrated.fit  # factors that make the replay as long as the measured epoch
         self.measured_s = measured.epoch_s[measured.counted[-1]]
-        self._known = [batch for batch in work.batches if batch.epoch in measured.counted]  # their recorded work
+        self._known = [
+            batch for batch in work.batches if batch.epoch in measured.counted
+        ]  # their recorded work
         self._costs = learn_costs(recording)
         self._sampling = SampleCosts.of(recording)
         needs = _needs_of(plan, load)
         self._correction = _correction(needs, recording, work, measured)
-        self._base_s = self._steady_s(needs, self._shape, plan)  # replayed seconds of a step, without a change
+        self._base_s = self._steady_s(
+            needs, self._shape, plan
+        )  # replayed seconds of a step, without a change
 
     def seconds(self, plan: MemoryPlan, load: MeasuredLoad, candidate: _Candidate) -> float:
         """Return the epoch's seconds under ``plan``: the measured seconds times the ratio of the replayed steps."""

@@ -286,7 +286,9 @@ class BufferRing:
 
 
 class InterleavedRings:
-    """Hands out buffers from the ranks' rings in turn: batch i belongs to rank i modulo their number. For one thread.
+    """Hands out buffers from the ranks' rings in turn: a run's i-th batch is for rank i modulo their number.
+
+    For one thread, which gathers the batches of all ranks.
 
     Parameters
     ----------

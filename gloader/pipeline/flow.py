@@ -2,8 +2,8 @@
 
 `gloader.pipeline.run` connects these parts if features are on the SSD. The sample step yields traces, from which
 `SuperbatchCollector` forms superbatches. `Inspect` plans the cache for each superbatch. The stage step (`StageMisses`)
-reads missing rows of a superbatch ahead. Then `BatchFeed` splits superbatches into batches, which are read and gathered.
-The feeds here also wait for conditions outside their channel; their docstrings give the reasons.
+reads missing rows of a superbatch ahead. Then `BatchFeed` splits superbatches into batches, which are read and
+gathered. The feeds here also wait for conditions outside their channel; their docstrings give the reasons.
 
 - A trace is the distinct rows of each batch, per table. A table is the feature rows of a node type or of a relation.
 - A superbatch is S consecutive batches that are planned and read together.

@@ -95,7 +95,7 @@ class ReadMisses:
         return FilledBatch(job=job, steps=tuple(steps), x=x)
 
     def _count(self, batch: BatchId, step: CacheStep, read: ReadStats, *, num_rows: int, table: int) -> None:
-        """Add a table's rows in the batch to the epoch's sums. Rows that are neither hits nor misses are the device's."""
+        """Add a table's rows in the batch to the epoch's sums. The device serves all rows but hits and misses."""
         hits, misses = len(step.hit_pos), len(step.miss_row)
         self._instruments.recorder(batch.epoch).add_gather(
             rows=num_rows,

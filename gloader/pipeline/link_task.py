@@ -1,7 +1,7 @@
 """A link loader's task: a link table, the negatives drawn for its edges, and the edges to exclude.
 
 `gloader.pipeline.seeds` makes a `LinkTask` from the arguments of `gloader.LinkLoader`. When the loader opens,
-`LinkTask.bind` opens the tables, and turns rows of the link table into seeds: the nodes around which a batch is sampled.
+`LinkTask.bind` opens the tables, and turns rows of the link table into seeds, around which a batch is sampled.
 
 - A link table lists the edges that the model predicts; they need not be edges of the graph.
 - A negative is a pair of nodes drawn as a wrong answer. Strict negatives are never edges of the graph.

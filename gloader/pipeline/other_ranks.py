@@ -5,10 +5,11 @@ it serves the others. The pipeline uses these protocols and does not import `glo
 
 - `OtherDevices` stands for the devices of the ranks that this rank serves. All devices hold the same feature rows.
 - `OtherMachines` stands for the machines that send each other missing rows (the exchange). An `ExchangeTier` belongs to
-  a loader, and a `RowExchange` to one of its runs.
+  a loader, and a `RowExchange` to one of its runs. A run is a sequence of batches without interruption.
 - A table is the feature rows of a node type or of a relation.
-- The gather collects a batch's rows into one array. A device tier is the rows that a device holds in its own memory, or
-  reads in place, which means from host memory without a gather.
+- The gather collects a batch's rows into one array. A device reads rows in place if it reads them from host memory
+  without a gather. A device tier is the rows that a device holds in its own memory or reads in place.
+- An asynchronous device, such as a GPU, works in parallel to the host.
 - A superbatch is consecutive batches that are planned together. Its missing rows are the rows that no cache holds; the
   staging thread reads them ahead. A sweep reads rows in file order; a hole is bytes between two needed rows.
 - A collective call is made by all machines together, and waits for all of them.
@@ -58,8 +59,8 @@ class LoadedFeatures:
 class OtherDevices(Protocol):
     """The devices of the ranks that this rank serves; all of them hold the same rows.
 
-    Each method returns a context manager. It asks the other devices to begin their work; in the ``with`` block this
-    rank's device does the same work; the end of the block waits for the others' answers.
+    Each method returns a context manager. Its beginning asks the other ranks to do some work with their devices. In the
+    ``with`` block the caller does the same work with this rank's device. The end of the block waits for the answers.
     """
 
     @property
@@ -118,7 +119,7 @@ class SharedFeatures:
 class NoOtherDevices:
     """A rank that loads for itself only."""
 
-    are_asynchronous = True  # true of all other devices, as there is none
+    are_asynchronous = True  # there is no other device for which this is false
 
     @contextmanager
     def trying_step(self, largest: AnyBatch | None) -> Iterator[list[int]]:  # noqa: ARG002 - the protocol's parameter
@@ -138,7 +139,10 @@ class NoOtherDevices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A machine's numbers of a table's missing rows in a superbatch, from which all machines choose the read method."""
+    """One machine's figures on a table's missing rows in a superbatch.
+
+    All machines choose the read method together, from all their offers.
+    """
 
     counts: MissCounts  # the missing rows
     own: Choice  # the read method if the machine reads all of these rows itself

@@ -5,7 +5,9 @@ sample and gather. With features on the SSD they are sample, inspect, stage, rea
 such as a GPU, a send thread follows; otherwise the consumer sends. `run_header` describes a loader in its timeline's
 header, so that `gloader.replay` can replay the run.
 
-- A channel is a bounded queue between two threads.
+- A channel is a bounded queue between two threads. The consumer is the thread of the training loop.
+- A superbatch is consecutive batches whose missing feature rows are planned together. A trace is a batch's rows,
+  sampled far ahead for the plan.
 - A rank is a training process. One process of a machine may load for all of its ranks, see `MachineRanks`.
 - A ring is a set of reused host buffers for gathered batches.
 - The watchdog ends a run in which a stage makes no progress for too long (a stall).
@@ -70,7 +72,7 @@ B = TypeVar("B")
 # One item waits between two stages, so that neither stage is idle during a hand-over. More items would hide no more
 # time, and would cost memory: another plan, the staged rows of another superbatch, or another buffer.
 WAITING: Final = 1
-# Bound of the queue with this rank's batches. Each batch holds a buffer, so that the ring bounds the queue already.
+# Capacity of the queue with this rank's batches, in effect unlimited: each batch holds a buffer of the bounded ring.
 # With a smaller bound, a slow consumer would block the batches of other ranks, which come through the same channel.
 _BOUND_BY_RING: Final = 2**31
 
@@ -149,11 +151,11 @@ class PipelineRun:
         self._is_closed = False
         self._pid = os.getpid()
         self._has_ended_well = True  # all threads ended at `close`
-        self._gathered: Channel[HostBatch] = Channel(WAITING)  # batches of all ranks
-        # Batches of this rank.
+        self._gathered: Channel[HostBatch] = Channel(WAITING)  # gathered batches of all ranks
+        # Gathered batches of this rank only.
         self._own: Channel[HostBatch] = self._gathered if ranks is None else Channel(_BOUND_BY_RING)
-        self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)
-        self._is_sending = tier.device.is_asynchronous
+        self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)  # this rank's batches on the device
+        self._is_sending = tier.device.is_asynchronous  # whether a send thread follows
         # Threads hold their callbacks. Weak references let a dropped run be freed, and so closed, while threads run.
         self._failures = Failures(weak_method(self._end_with))
         self._watchdog = Watchdog(stall_timeout_s, weak_method(self._on_stall))
@@ -232,9 +234,11 @@ class PipelineRun:
         return self._sent if self._is_sending else self._own
 
     def _on_stall(self, error: BaseException) -> None:
+        """End the run because of a stall. The watchdog's thread calls this."""
         self._failures.stall(error if self._ranks is None else self._ranks.explain_stall(error))
 
     def _end_with(self, error: BaseException) -> None:
+        """Pass ``error`` to the consumer and to the other ranks. The thread that failed calls this."""
         self._last.fail(error)
         if self._ranks is not None:
             self._ranks.fail(error)
@@ -317,6 +321,7 @@ class PipelineRun:
     def _pool(
         self, sample: Stage[int, B], *, sample_trace: Stage[int, TraceEntry] | None = None
     ) -> SamplerPool[B]:
+        """Return the sampler threads; ``sample`` makes batches, and ``sample_trace`` makes traces."""
         return SamplerPool(
             self._stream,
             sample,
@@ -330,6 +335,14 @@ class PipelineRun:
     def _assemble(
         self, threads: list[StageThread], cancels: list[Cancellable], *, on_joined: Callable[[], None]
     ) -> Pipeline:
+        """Return the pipeline with the threads that both kinds have: edge sweeps, sharing and sending, if used.
+
+        Parameters
+        ----------
+        threads : the threads up to the gather
+        cancels : the objects whose waits must end before the threads can be joined
+        on_joined : called after all threads have ended
+        """
         sweeps = self._sweeps
         if sweeps is not None:
             threads, cancels = [*threads, sweeps.thread], [sweeps, *cancels]
@@ -340,7 +353,9 @@ class PipelineRun:
             threads = [*threads, stage_thread(self._send, feed, self._sent, self._failures)]
         send, exchange, failures = self._send, self._exchange, self._failures
 
+        # A local function without ``self``: the pipeline must not keep the run alive.
         def release() -> None:
+            """Release the resources of the threads after they have ended."""
             send.close()
             # The exchange ends after its thread. The other machines wait for this machine, or for its error.
             if exchange is not None:
@@ -398,6 +413,7 @@ def run_header(
 
 
 def _tables_of(tier: FeatureTier) -> tuple[RecordedTable, ...]:
+    """Return the sizes of each table, and of its rows on the host and on the device."""
     read = tier.ssd or (None,) * len(tier.facts.tables)
     return tuple(
         RecordedTable(

@@ -11,6 +11,8 @@ sampler threads for both.
 - Swept hops are a batch's edges that passes over the edges on the SSD drew, see `gloader.pipeline.edge_sweeps`. To
   replay a batch is to make it from its swept hops.
 - A lane is one of the pool's two sequences: batches, or traces.
+
+Shapes: U rows of a batch in a table, V of them distinct.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ def distinct_rows(batch: AnyBatch, number: int) -> IdArray:
 
 
 def ordered_rows(batch: AnyBatch, number: int, places: LocalArray | None = None) -> OrderedRows:
-    """Return a batch's rows in table ``number`` in ascending order. Pure.
+    """Return a batch's rows in table ``number`` in ascending order, each row once. Pure.
 
     Parameters
     ----------
@@ -103,10 +105,12 @@ def ordered_rows(batch: AnyBatch, number: int, places: LocalArray | None = None)
 
 
 def _may_repeat(batch: AnyBatch, number: int) -> bool:
+    """Return whether the batch's rows in table ``number`` may repeat."""
     return batch.may_repeat or is_of_edges(batch, number)
 
 
 def _is_first(ascending: IdArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return whether each row is the first of equal rows, (U,)."""
     is_first = np.ones(len(ascending), dtype=np.bool_)
     np.not_equal(ascending[1:], ascending[:-1], out=is_first[1:])
     return is_first
@@ -131,7 +135,7 @@ _NO_DEGREES: Final = np.empty(0, dtype=np.float32)  # for batches whose degrees 
 class CodedRows:
     """A batch's ascending rows in one table, compressed."""
 
-    code: NDArray[np.uint8]
+    code: NDArray[np.uint8]  # result of `gloader.cache.encode_ids`
     count: int  # V
 
     @classmethod
@@ -169,7 +173,12 @@ class SampleBatch:
 
 
 class ReplayBatch:
-    """Makes the batch at a position from its swept hops, and releases them. Thread-safe."""
+    """Makes the batch at a position from its swept hops, and releases these hops. Thread-safe.
+
+    Parameters
+    ----------
+    sweeps : hold the swept hops
+    """
 
     def __init__(self, sweeps: EdgeSweeps) -> None:
         self._sweeps = sweeps
@@ -191,7 +200,7 @@ class ReplayBatch:
         return batch
 
 
-BatchSource: TypeAlias = SampleBatch | ReplayBatch
+BatchSource: TypeAlias = SampleBatch | ReplayBatch  # makes the batch at a position
 
 
 class ReplayTrace:
@@ -203,7 +212,7 @@ class ReplayTrace:
     types : the numbers of the tables
     """
 
-    name: Final = "sample"
+    name: Final = "sample"  # the stage's name in errors and in the timeline
 
     def __init__(self, sweeps: EdgeSweeps, types: Sequence[int] = (0,)) -> None:
         self._sweeps = sweeps
@@ -321,7 +330,7 @@ class KeptBatches:
         # thread.
         self._lock = threading.RLock()
         self._batches: dict[int, KeptBatch] = {}
-        self._left_bytes = max_bytes
+        self._left_bytes = max_bytes  # room for further batches
 
     def has_room(self, batch: AnyBatch) -> bool:
         """Return whether ``batch`` fits now; another thread may take the room before `offer`.
@@ -394,6 +403,7 @@ def beside_bytes(batch: AnyBatch) -> int:
 
 
 def _num_bytes(batch: AnyBatch) -> int:
+    """Return the bytes of a sampled batch in memory."""
     blocks = batch.all_blocks
     weights = sum(block.edge_weight.nbytes for block in blocks if block.edge_weight is not None)
     edges = sum(block.indptr.nbytes + block.indices.nbytes + block.edge_ids.nbytes for block in blocks)
@@ -408,6 +418,8 @@ _NO_END = 2**62  # a position beyond every stream
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
+    """An error in a lane, in place of the item that could not be made."""
+
     error: BaseException
 
 
@@ -492,13 +504,15 @@ class SamplerPool(Generic[B]):
         return self._traces
 
     def _is_settled(self, lane: _Lane[T]) -> bool:
-        """Return whether the next item of ``lane`` is there, or will never come."""
+        """Return whether the next item of ``lane`` is finished, or will never come. Hold the lock."""
         return self._is_closed or lane.taken in lane.done or not self._stream.has(lane.taken)
 
     def _take(self, lane: _Lane[T]) -> T:
+        """Wait for the next item of ``lane``, and return it; errors as in `next_trace`."""
         return self._changed.when(lambda: self._is_settled(lane), lambda: self._pop(lane))
 
     def _pop(self, lane: _Lane[T]) -> T:
+        """Return the next item of ``lane``, which is settled. Hold the lock."""
         if self._is_closed or lane.taken not in lane.done:
             raise ChannelClosedError("the stream of batches ended")
         item = lane.done[lane.taken]
@@ -510,6 +524,7 @@ class SamplerPool(Generic[B]):
         return item
 
     def _run(self) -> None:
+        """Make items until the pool is closed. Each sampler thread runs this."""
         while (claim := self._changed.when(self._has_work, self._claim)) is not None:
             lane, position = claim
             lane.sample(position, self._changed, self._failures)
@@ -529,6 +544,7 @@ class SamplerPool(Generic[B]):
         return lane, lane.started - 1
 
     def _may_sample_batch(self) -> bool:
+        """Return whether a thread may begin the next batch. Hold the lock."""
         # A batch waits for its trace to be taken: only then is it certain whether the batch was kept.
         is_inspected = self._traces is None or self._batches.started < self._traces.taken
         return is_inspected and self._may_start(self._batches)
@@ -560,11 +576,11 @@ class _Lane(Generic[T]):
         return self.started < limit and stream.has(self.started)
 
     def is_next_good(self) -> bool:
-        """Return whether the next item is there and is not an error."""
+        """Return whether the next item is finished and is not an error."""
         return self.taken in self.done and not isinstance(self.done[self.taken], _Failure)
 
     def sample(self, position: int, changed: SignalSafeCondition, failures: Failures) -> None:
-        """Make the item at ``position``, or the error in its place."""
+        """Make the item at ``position``, or put the error in its place. Call it without the lock."""
         item: T | _Failure
         try:
             item = self.stage.process(position)

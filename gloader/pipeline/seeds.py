@@ -1,12 +1,15 @@
 """A loader's seeds: their order, their labels, and the stream of batches.
 
-The seeds come before the pipeline's first step: `gloader.pipeline.sample` takes each batch's seeds from here.
+The seeds come before the pipeline's first step: `gloader.pipeline.sample` takes each batch's seeds from here. A loader
+passes the user's arguments as `NodeSeeds` or `EdgeSeeds`. Their method `plan` checks them against the dataset, and
+returns a `SeedPlan`. Each run of the loader's threads then makes a `BatchStream`.
 
 - A seed is a node at which sampling starts. In link prediction, an epoch's items are rows of a link table instead, and
   `LinkTask` turns each batch's rows into seeds.
 - An order cuts every epoch's items into steps. In a step each rank (training process) gets one batch.
 - The stream is the sequence of one loader's batches across epochs; a position is an index in it.
 - Numbered seeds are ids over all node types: the first number of the seed's type plus its id in the type.
+- The labelled type is the node type whose labels are predicted. Batches name their types if they are mappings by type.
 - A draw is an epoch's random choice of seeds, in which seeds may repeat.
 - Facts are the values that determine the batches. Streams with equal facts and seeds are equal.
 """
@@ -73,7 +76,7 @@ class BatchStream:
         self._end_epoch = end_epoch
         self._per_epoch = order.num_batches
         epochs = None if end_epoch is None else max(end_epoch - first.epoch, 0)
-        # Number of steps in the stream; None if it never ends.
+        # Number of steps in the stream: 0 if epochs are empty, None if it never ends.
         self._end = (
             0 if self._per_epoch == 0 else None if epochs is None else epochs * self._per_epoch - first.index
         )
@@ -87,12 +90,12 @@ class BatchStream:
         return self._end is None or position < self._end * len(self._ranks)
 
     def id_of(self, position: int) -> BatchId:
-        """Return the batch's address at ``position``."""
+        """Return the address (epoch and index) of the batch at ``position``."""
         epochs, index = divmod(self._first.index + position // len(self._ranks), self._per_epoch)
         return BatchId(epoch=self._first.epoch + epochs, index=index)
 
     def seeds_at(self, position: int) -> Any:  # AnySeeds
-        """Return the batch's seeds (B,) at ``position``."""
+        """Return the seeds (B,) of the batch at ``position``."""
         # Every rank can compute every rank's seeds: the order covers all ranks, and each rank takes a part of a step.
         return self._order.seeds_of(self.id_of(position), rank=self._ranks[position % len(self._ranks)])
 
@@ -101,7 +104,7 @@ class BatchStream:
 class SeedLabels:
     """The labels of an epoch's seeds, cut into this rank's batches. Thread-safe."""
 
-    order: EpochOrder
+    order: EpochOrder  # each batch's positions in the seeds
     labels: IdArray  # (n,) int64, one per seed of ``order``
     # (n,) whether a seed has the labelled type; None means that all seeds do.
     has_label: NDArray[np.bool_] | None = None
@@ -117,14 +120,14 @@ class SeedPlan:
     """Every epoch's seeds, with their labels and their task."""
 
     order: AnyOrder  # each batch's seeds, or its rows of a link table
-    # None for links, whose labels come with the batches, and for a loader that hands out no batch.
+    # None for links, whose labels come with the batches, and for a loader that is only planned.
     labels: SeedLabels | None
     types: BatchTypes  # the batches' types
     links: LinkTask | None = None  # the link task, if the order contains a link table's rows
 
 
 def types_of(dataset: Dataset, *, are_named: bool) -> BatchTypes:
-    """Return the types of the batches from ``dataset``; ``are_named`` tells whether batches name their types."""
+    """Return the types of the batches from ``dataset``; ``are_named`` is whether batches name their types."""
     return BatchTypes(nodes=dataset.node_types, relations=dataset.relations, are_named=are_named)
 
 
@@ -207,7 +210,7 @@ def _checked_times(times: IdArray, num_seeds: int) -> IdArray:
 
 
 def stream_facts(dataset: Dataset, order: AnyOrder, sampling: SamplingSettings) -> dict[str, Any]:
-    """Return the facts that determine the batches, except the seeds and the facts that a saved state has already.
+    """Return the facts that determine the batches, except the seeds and the facts that `LoaderState` has already.
 
     Parameters
     ----------
@@ -412,12 +415,14 @@ def _checked_types(dataset: Dataset, fanouts: Fanouts, *, are_named: bool, inste
 
 
 def _ids_of(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
+    """Return the seeds' ids (n,) in a dataset of one type; raise SeedError if seeds name a type."""
     if isinstance(seeds, Mapping) or (isinstance(seeds, tuple) and seeds and isinstance(seeds[0], str)):
         raise SeedError("seeds by node type are for gloader.HeteroLoader; pass the ids of the nodes")
     return dataset.train if seeds is None else checked_seeds(seeds, dataset.num_nodes)
 
 
 def _check_times(sampling: SamplingSettings, *, has_times: bool) -> None:
+    """Raise ConfigError if seeds have times without a time strategy, or the reverse."""
     strategy = sampling.time_strategy
     if has_times and strategy == "none":
         raise ConfigError(
@@ -463,7 +468,7 @@ class EdgeSeeds:
                 f"{self.edges!r} of {dataset.location} has none; prepare it from a source with a column of times"
             )
         order = order_rows(task.table.num_rows, sampling, rank=rank, world_size=world_size)
-        order.ready_epoch(0)
+        order.ready_epoch(0)  # computed now, so that the first batch does not wait for it
         return SeedPlan(order=order, labels=None, types=types, links=task)
 
 
@@ -476,7 +481,7 @@ def plan_training_seeds(
     rank: int = 0,
     world_size: int = 1,
 ) -> SeedPlan:
-    """Return the seeds for a planned loader, without labels, as the loader hands out no batch.
+    """Return the seeds for a loader that is only planned: without labels, as it delivers no batch.
 
     Parameters
     ----------

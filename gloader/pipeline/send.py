@@ -1,13 +1,15 @@
 """Send: the pipeline's last step, which turns a gathered batch into tensors on the compute device.
 
 Before it, the gather step filled a host buffer with the batch's rows. After it, the `Consumer` hands the tensors to the
-training loop. `Transfer` copies one batch; `Send` calls it for every batch, and releases host memory that the device
-has read. On an asynchronous device, `Pace` bounds the number of batches sent ahead of the computation.
+training loop, on whose thread it runs. `Transfer` copies one batch; `Send` calls it for every batch, and releases host
+memory that the device has read. On an asynchronous device, `Pace` bounds the number of batches sent ahead of the
+computation.
 
 - An asynchronous device, such as a GPU, executes work later than the host requests it.
 - A mark is a point in a device's queue of work; the host can test or wait until the device has reached it.
 - A table is the feature rows of a node type or a relation. Tables are numbered: node types first, then relations.
 - A tier (`DeviceTier`) is the part of a table's rows that the device holds, or reads from host memory itself.
+- A block is one hop's edges of a batch, along one relation.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ class Pace:
     def __init__(self) -> None:
         self._changed = SignalSafeCondition()
         self._begun: deque[Mark] = deque()  # marks of batches that the sender has not waited for
-        self._num_sent = 0
-        self._is_over = False
+        self._num_sent = 0  # batches for which `wait_for_room` has returned
+        self._is_over = False  # see `cancel`
 
     def begun(self, mark: Mark) -> None:
         """Add the mark before the computation of the batch that the loop receives now."""
@@ -95,6 +97,7 @@ class Pace:
         return self._num_sent < BATCHES_AHEAD
 
     def _take(self) -> Mark | None:
+        """Count a batch as sent, and return the mark that it waits for, or None. Hold the lock."""
         if self._is_over:
             raise ChannelClosedError("the run is over")
         mark = None if self._is_first else self._begun.popleft()
@@ -118,7 +121,7 @@ class SentBatch:
     features: tuple[torch.Tensor, ...]  # the batch's tensors with feature rows
 
     def receive(self) -> Delivered:
-        """Return the batch; this thread's later work on the device waits there for the batch, and the host does not."""
+        """Return the batch. The device executes this thread's later work after the copies; the host does not wait."""
         self.mark.precede(self.blocks_of_memory)
         return self.ready
 
@@ -141,7 +144,7 @@ class Transfer:
         self.device = tiers[0].device if device is None else device
         self._tiers = tiers
         self._types = types
-        self._sending: deque[tuple[Mark, HostBatch]] = deque()
+        self._sending: deque[tuple[Mark, HostBatch]] = deque()  # batches in the copy, with the mark after it
 
     def send(self, batch: HostBatch, labels: IdArray) -> SentBatch:
         """Start to copy ``batch`` and its seeds' labels (B,) to the device; on the CPU nothing is copied.
@@ -243,7 +246,7 @@ class Transfer:
             self.wait_for_oldest()
 
     def forget(self) -> None:
-        """Release all host memory: the device has failed, and reads nothing any more."""
+        """Release all host memory. Only for a failed device, which no longer reads it."""
         self._sending.clear()
 
     def _ready(
@@ -357,6 +360,7 @@ def _small_arrays(
 
 
 def _block_arrays(block: Block) -> Iterator[NDArray[Any]]:
+    """Yield a block's offsets, sources and, if it has them, weights, in the order that `_block_from` expects."""
     yield block.indptr
     yield block.indices
     if block.edge_weight is not None:
@@ -441,6 +445,7 @@ _SENDS: Final = 2
 
 _NO_LABELS: Final[IdArray] = np.empty(0, dtype=np.int64)  # for batches whose links have the labels
 _CUDA_ERROR: Final = "CUDA error"  # text in each of torch's errors from the CUDA runtime
+# A note for these errors.
 _IS_LATE: Final = (
     "CUDA reports errors late, at a later call of any thread: this one may come from the model's own kernels, such as "
     "a label beyond the classes; set CUDA_LAUNCH_BLOCKING=1 in the environment to see the call that failed"
@@ -463,8 +468,8 @@ class Send:
     """Sends batches, and releases host memory as soon as the device has read it.
 
     For an asynchronous device it runs on its own thread, with up to two copies in flight. Otherwise it runs on the
-    consumer's thread. While the thread waits for anything else, no copy is in flight, as the thread could not release
-    the copy's host memory.
+    consumer's thread. Before the thread waits for anything else, it completes all copies: during the wait it could not
+    release their host memory.
 
     Parameters
     ----------
@@ -473,7 +478,7 @@ class Send:
     instruments : measure the transfer
     """
 
-    name: Final = "send"
+    name: Final = "send"  # the thread's name; its work is measured as "transfer"
 
     def __init__(self, transfer: Transfer, labels: SeedLabels | None, instruments: Instruments) -> None:
         self._transfer = transfer
@@ -499,6 +504,7 @@ class Send:
             raise
 
     def _process(self, batch: HostBatch) -> SentBatch:
+        """Start the transfer of ``batch`` after the pace allows it; errors have no advice yet."""
         is_asynchronous = self.device.is_asynchronous
         if is_asynchronous:
             if not self.pace.has_room():

@@ -1,8 +1,10 @@
 """Stage: the choice of a read method for a superbatch's missing rows, and the reads that are done ahead.
 
 A superbatch is consecutive batches that are planned together. This step follows `Inspect`, which planned the cache for
-the superbatch. `ReadMisses` follows: it fetches the rows batch by batch.
+the superbatch. `StageMisses` is the stage: its thread calls `process` for every superbatch, and `process` calls a
+`MissRetrieval` for each table. The read step (`ReadMisses`) follows: it fetches the rows batch by batch.
 
+- A table is the feature rows of a node type or of a relation.
 - A missing row is a row that a batch needs and no cache holds.
 - A strategy is a read method. "direct" reads each batch's rows when the batch is executed, and nothing ahead. "staged"
   reads all rows ahead into memory. "packed" reads all rows ahead, and writes each batch's rows as a pack to the disk.
@@ -83,7 +85,7 @@ class RowsOnDisk:
 class ChosenReads:
     """A superbatch's counted missing rows, and the chosen read method."""
 
-    counts: MissCounts
+    counts: MissCounts  # the missing rows' requests and bytes with each read method
     choice: Choice  # the read method, with its predicted seconds
     gap_bytes: int  # longest hole in a batch's reads
 
@@ -99,7 +101,7 @@ def choose_reads(
     forced: str,
     is_whole: bool,
 ) -> ChosenReads:
-    """Count a superbatch's missing rows, and choose their read method.
+    """Count a superbatch's missing rows, and choose their read method. Pure.
 
     Parameters
     ----------
@@ -147,7 +149,7 @@ def packable_bytes(*, forced: str, share: float, room_bytes: int, budget_bytes: 
     share : the table's share of the disk for packs
     room_bytes, budget_bytes : disk bytes for packs that are free now, and in total
     """
-    if forced == "packed":  # packs may take even the shares of other tables
+    if forced == "packed":  # the user's request counts more than the other tables' shares
         return room_bytes
     return min(room_bytes, int(share * budget_bytes))
 
@@ -163,7 +165,7 @@ class StageMisses:
     exchange : the exchange with other machines; None if this machine reads all of its rows
     """
 
-    name: Final = "stage"
+    name: Final = "stage"  # the stage's name in errors and in the timeline
 
     def __init__(
         self,
@@ -203,7 +205,7 @@ class StageMisses:
                 tables.append(table)
                 unique_rows += request.counts.unique_rows
                 seconds.append(use.seconds)
-                name = self._feedback.name_of(number)
+                name = self._feedback.name_of(number)  # "" with a single table
                 self._count(table, planned.first, work, name=name, served_bytes=self._served_bytes(choice))
             work.note(
                 strategy=max((table.choice for table in tables), key=lambda choice: choice.read_bytes).text,
@@ -285,6 +287,7 @@ class StageMisses:
         return self._served - before
 
     def _count(self, table: StagedTable, first: BatchId, work: Work, *, name: str, served_bytes: int) -> None:
+        """Add the staging's bytes and requests to the timeline and to the epoch of the batch ``first``."""
         cost = table.misses.cost
         work.add_bytes(
             read=cost.read.bytes_read + served_bytes,
@@ -303,9 +306,9 @@ class StageMisses:
 class Request:
     """A superbatch's missing rows in one table, counted, and this machine's choice without an exchange."""
 
-    plan: CachePlan
-    misses: MissLists
-    counts: MissCounts
+    plan: CachePlan  # the cache's hits, misses and admissions
+    misses: MissLists  # each batch's missing rows
+    counts: MissCounts  # their requests and bytes with each read method
     own: Choice  # this machine's choice if it reads all rows itself
     gap_bytes: int  # longest hole in a batch's reads
     calibration: Calibration  # corrections of the cost model's seconds
@@ -458,6 +461,7 @@ class MissRetrieval:
         return StagedTable(plan=request.plan.without_trace(), misses=source, choice=choice)
 
     def _choose(self, misses: MissLists, calibration: Calibration) -> ChosenReads:
+        """Return `choose_reads` for this table, with the memory and disk space that are free now."""
         return choose_reads(
             misses,
             self.rows,

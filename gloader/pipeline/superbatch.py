@@ -1,9 +1,10 @@
 """The states of a superbatch: sampled, planned, staged, executed batch by batch, and measured.
 
-A superbatch is S consecutive batches that are planned and read together. It passes from step to step as one of these
-types: `SampledSuperbatch` to `Inspect`, `PlannedSuperbatch` to `StageMisses`, `StagedSuperbatch` to `BatchFeed`. Its
-batches then pass as `BatchJob` and `FilledBatch`. `RunFeedback` compares a superbatch's predicted times with its
-measurements, and corrects later predictions.
+A superbatch is S consecutive batches that are planned and read together. It passes from step to step of the pipeline
+as one of these types: `SampledSuperbatch` to `Inspect`, which plans the cache; `PlannedSuperbatch` to `StageMisses`,
+which reads rows ahead; `StagedSuperbatch` to `BatchFeed`, which splits it into batches. A batch then passes as
+`BatchJob` to the read step and as `FilledBatch` to the gather step. `RunFeedback` compares a superbatch's predicted
+times with its measurements, and corrects later predictions.
 
 - A table is the feature rows of a node type or of a relation; a graph of one type without edge features has one table.
   Tuples hold an entry for each table, in the order of the types.
@@ -95,8 +96,8 @@ class InspectJob:
 class PlannedSuperbatch:
     """A superbatch with its planned hits, misses and admissions."""
 
-    number: int
-    first: BatchId
+    number: int  # counted from the start of the pipeline
+    first: BatchId  # address of the first batch
     plans: tuple[CachePlan, ...]  # one per table
 
     @property
@@ -118,9 +119,9 @@ class StagedTable:
 class StagedSuperbatch:
     """A superbatch whose missing rows can be fetched batch by batch. Owns the staged rows until `close`."""
 
-    number: int
-    first: BatchId
-    tables: tuple[StagedTable, ...]
+    number: int  # counted from the start of the pipeline
+    first: BatchId  # address of the first batch
+    tables: tuple[StagedTable, ...]  # each table's missing rows
 
     @property
     def num_batches(self) -> int:
@@ -152,7 +153,7 @@ class BatchJob:
 class FilledBatch:
     """A batch with its missing rows in its buffer; the hits are still in their slots."""
 
-    job: BatchJob
+    job: BatchJob  # the batch and its superbatch
     steps: tuple[CacheStep, ...]  # for each table, the batch's hits, misses and admissions
     # (U, F) rows of each table, in a buffer of the ring; (0, F) if the device serves all rows
     x: tuple[RowMatrix, ...]
@@ -184,7 +185,7 @@ class MissLists(Sequence["IdArray"]):
         return self._plan.miss_rows(batch % len(self))
 
 
-# Maximum number of reports kept for `explain`: a longer run drops the oldest reports.
+# Maximum number of reports (and of passes) kept for `explain`: a longer run drops the oldest ones.
 _REMEMBERED = 4096
 
 
@@ -192,7 +193,7 @@ _REMEMBERED = 4096
 class _Sums:
     """One superbatch's sums during its execution."""
 
-    staged: StagedSuperbatch
+    staged: StagedSuperbatch  # the superbatch and its read methods
     predicted_step_s: float | None  # None for the first superbatches, before any measurement
     step_factor: float  # the correction in ``predicted_step_s``
     stage_s: tuple[float, ...]  # seconds before the first batch, per table
@@ -200,7 +201,7 @@ class _Sums:
     read_bytes: list[int]  # bytes from the disk, per table
     step_s: float = 0.0  # seconds of waits and computation
     compute_s: float = 0.0  # seconds of computation
-    # The process's processor seconds at the start.
+    # The process's processor seconds at the delivery of the first batch.
     cpu_since: float = field(default_factory=time.process_time)
 
 
@@ -214,6 +215,10 @@ class _Known:
 
 class RunFeedback:
     """Measures superbatches from their staging to their last step, and learns from them. Thread-safe.
+
+    A step is one batch's part of the training loop: the wait for the batch, and its computation. The staging thread
+    calls `begin`, the reading thread `add_read`, the sweeping thread `add_pass`, and the consumer `delivered` and
+    `computed`.
 
     Parameters
     ----------
@@ -230,10 +235,10 @@ class RunFeedback:
         self._table_names = tuple(table_names)
         self._lock = threading.Lock()
         self._cores = len(os.sched_getaffinity(0))
-        self._sums: dict[int, _Sums] = {}
+        self._sums: dict[int, _Sums] = {}  # by superbatch number, from `begin` to the last step
         self._current: int | None = None  # number of the superbatch with the last delivered batch
         self._is_last_of_current = False  # whether this batch is the superbatch's last one
-        self._known: _Known | None = None
+        self._known: _Known | None = None  # of the last finished superbatch
         self._step_factor = 1.0  # measured over predicted seconds of a step
         self._calibration = Calibration()
         self._device = DeviceClock()
@@ -361,13 +366,15 @@ class RunFeedback:
             self._finish(self._sums.pop(earlier))
 
     def _steps(self, staged: StagedSuperbatch) -> float:
+        """Return the superbatch's number of steps: each step takes one batch for every rank."""
         return staged.num_batches / self._num_ranks
 
     def _finish(self, sums: _Sums) -> None:
+        """Learn from a superbatch, and add its report. The caller holds the lock."""
         staged = sums.staged
-        batches = self._steps(staged)
+        steps = self._steps(staged)
         self._known = _Known(
-            cpu_s=(time.process_time() - sums.cpu_since) / batches, compute_s=sums.compute_s / batches
+            cpu_s=(time.process_time() - sums.cpu_since) / steps, compute_s=sums.compute_s / steps
         )
         for table, retrieval_s in zip(staged.tables, sums.retrieval_s, strict=True):
             choice = table.choice
@@ -380,7 +387,7 @@ class RunFeedback:
                 choice.strategy, choice.predicted_s, retrieval_s, factor=choice.factor
             )
         self._teach(sums)
-        step_s = sums.step_s / batches
+        step_s = sums.step_s / steps
         # The prediction's own factor is used: two superbatches are under way, and the factor may have changed.
         if sums.predicted_step_s is not None:
             self._step_factor = learn_factor(

@@ -8,7 +8,8 @@
   The error's turn is the time at which the consumer has received these batches. `Failures` ends the run earlier if the
   turn does not come in time.
 
-A pipeline's threads start together, fail together and are joined together.
+`gloader.pipeline.run` builds a `Pipeline` from these parts. Its threads start together, fail together and are joined
+together. The consumer, which takes the last channel's batches, is the thread of the training loop.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
+# Items of a channel; a stage's items and results.
 T = TypeVar("T")
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -47,11 +49,11 @@ class Stage(Protocol[In_contra, Out_co]):
 
     @property
     def name(self) -> str:
-        """The stage's verb."""
+        """The stage's verb, for thread names."""
         ...
 
     def process(self, item: In_contra, /) -> Out_co:
-        """Process an item."""
+        """Return the result for an item. Called in the stream's order."""
         ...
 
 
@@ -114,6 +116,7 @@ def stage_thread(
     """
 
     def step() -> None:
+        """Pass one item from the source through the stage."""
         # This is a separate function, so that no variable holds an item and its buffer during the wait for the next.
         result = stage.process(source.get())
         if before_put is not None:
@@ -121,6 +124,7 @@ def stage_thread(
         out.put(result)
 
     def run() -> None:
+        """Pass items on until the source ends, or the stage or the sink raises an error."""
         try:
             while True:
                 step()
@@ -144,8 +148,8 @@ class Failures:
         self._lock = threading.Lock()
         self._errors: list[BaseException] = []
         self._on_overdue = on_overdue
-        self._timer: threading.Timer | None = None
-        self._is_closed = False
+        self._timer: threading.Timer | None = None  # ends the run with the first error after `_PATIENCE_S`
+        self._is_closed = False  # later errors are ignored
         self.is_stuck = False  # a stage makes no progress
 
     @property
@@ -229,7 +233,7 @@ class Pipeline:
         self._cancels = cancels
         self._failures = failures
         self._threads = [threading.Thread(target=t.run, name=t.name, daemon=True) for t in threads]
-        self._begun: list[threading.Thread] = []
+        self._begun: list[threading.Thread] = []  # started and not yet joined
 
     def start(self) -> None:
         """Start the threads; raises ThreadStartError if the system allows no more."""
@@ -247,6 +251,7 @@ class Pipeline:
             return self._close()
 
     def _close(self) -> bool:
+        """Stop and join every thread, while signals are kept back."""
         # All waits end before the join: a thread that waits for another thread would delay it.
         for waited_for in self._cancels:
             waited_for.cancel()
@@ -281,8 +286,12 @@ class Channel(Generic[T]):
     """A bounded first-in first-out queue between threads. Thread-safe.
 
     `close` ends the stream: items inside are still delivered, then `get` raises ChannelClosedError or the stream's
-    error. So an error comes after all earlier items. `fail` drops the items, and ends all waits of both sides with an
-    error; `cancel` does the same with ChannelClosedError.
+    error. So an error comes after all earlier items. `fail` drops the items, and ends all waits of both sides: `get`
+    raises its error, and `put` ChannelClosedError. After `cancel` both raise ChannelClosedError.
+
+    Parameters
+    ----------
+    capacity : maximum number of items inside
     """
 
     def __init__(self, capacity: int) -> None:
@@ -290,10 +299,10 @@ class Channel(Generic[T]):
         self._items: deque[T] = deque()
         self._changed = SignalSafeCondition()
         self._is_closed = False
-        self._error: BaseException | None = None
+        self._error: BaseException | None = None  # raised by `get` after the last item
 
     def put(self, item: T) -> None:
-        """Add ``item``; wait while the channel is full."""
+        """Add ``item``; wait while the channel is full. Raises ChannelClosedError if the channel is closed."""
         self._changed.when(
             lambda: self._is_closed or len(self._items) < self._capacity, lambda: self._append(item)
         )
@@ -324,6 +333,7 @@ class Channel(Generic[T]):
         self._drop(None)
 
     def _append(self, item: T) -> None:
+        """Add ``item`` to a channel that has room or is closed. Hold the lock."""
         if self._is_closed:
             raise ChannelClosedError("put on a closed channel")
         self._items.append(item)
@@ -331,6 +341,7 @@ class Channel(Generic[T]):
         self._changed.notify_all()
 
     def _popleft(self) -> T:
+        """Return the oldest item, or raise the end of the stream. Hold the lock."""
         if self._items:
             item = self._items.popleft()
             self._changed.notify_all()
@@ -342,6 +353,7 @@ class Channel(Generic[T]):
         raise ChannelClosedError("the channel is closed and empty")
 
     def _drop(self, error: BaseException | None) -> None:
+        """Drop all items and end the stream, with ``error`` if given."""
         with self._changed.lock:
             self._items.clear()
             self._is_closed = True

@@ -1,1 +1,4 @@
-"""Plans for memory and spill disk: the available resources, a run's demand, and the division of the budgets."""
+"""Plans for memory and for spill disk (disk space for a run's temporary data).
+
+The modules measure the available resources, describe a run's demand, and divide the budgets.
+"""

@@ -1,7 +1,8 @@
 """Memory that this process can still allocate within the system's and its control groups' limits.
 
-A control group (cgroup) of Linux is a set of processes with limits, such as a container's. Groups are nested, and each
-group on the path to the root may have a limit.
+A loader without a memory budget gets its part of `default_budget_bytes`. A control group (cgroup) of Linux is a set of
+processes with limits, such as a container's. Groups are nested, and each group on the path to the root may have a
+limit. In version 1 each kind of limit has its own tree of group folders; in version 2 there is one tree.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_MEMINFO = Path("/proc/meminfo")
-_SELF_CGROUP = Path("/proc/self/cgroup")
-_CGROUP_MOUNT = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")  # the system's memory, one figure per line
+_SELF_CGROUP = Path("/proc/self/cgroup")  # this process's groups, one line per hierarchy
+_CGROUP_MOUNT = Path("/sys/fs/cgroup")  # a folder for each group, with its limits
 
 
 def available_memory_bytes() -> int:
     """Return the bytes that can be allocated without swapping or breaking a control-group limit.
 
-    The result is the least of the system's available memory and the room below each memory limit (cgroup v1 or v2)
-    on the path from the process's group to the root. Reclaimable file pages count as room.
+    The result is the least of several values: the system's available memory, and the room below each memory limit
+    (cgroup v1 or v2) on the path from the process's group to the root. Reclaimable file pages count as room.
     """
     return max(0, min([_system_bytes(_MEMINFO), *cgroup_rooms(_SELF_CGROUP, _CGROUP_MOUNT)]))
 
@@ -44,8 +45,10 @@ def cgroup_rooms(self_cgroup: Path, mount: Path) -> Iterator[int]:
         The control groups' mount point. Groups that are not visible there (in a container) are skipped.
     """
     for line in (_read(self_cgroup) or "").splitlines():
+        # A line is "number:controllers:path". In cgroup v2 there are no controllers, and the number is 0.
         _, controllers, group = line.split(":", 2)
         if controllers == "":
+            # The second folder is the place of v2 on systems that use both versions.
             for root in (mount, mount / "unified"):
                 yield from _rooms(
                     root, group, limit="memory.max", usage="memory.current", cached="inactive_file"
@@ -102,6 +105,7 @@ def _stat(path: Path, key: str) -> int:
 
 
 def _read(path: Path) -> str | None:
+    """Return a file's text, or None if it cannot be read."""
     try:
         return path.read_text("ascii")
     except OSError:

@@ -1,9 +1,13 @@
 """Demand for host memory, measured before a run starts, and each part's bytes in a memory plan. Pure.
 
-`Demand` has the sizes of a run: of its batches, its tables and its topology. A table has the feature rows of one node
-type or relation. `gloader.plan.memory_plan` divides the memory budget from these sizes. A "large batch" is one of the
-largest of the measured batches. A superbatch is S batches that are planned together. The cache planner looks at a
-superbatch and at the next one, its look-ahead. An access is one use of a row by one batch.
+`Demand` has the sizes of a run: of its batches, its tables and its topology. `measure_demand` in
+`gloader.pipeline.open.first_batches` makes it, and `gloader.plan.memory_plan` divides the memory budget from it.
+
+- A table has the feature rows of one node type or relation.
+- A large batch is the size that the memory must have room for: somewhat larger than the largest measured batch.
+- A superbatch is S batches that are planned together. The cache planner looks at a superbatch and at the next one, its
+  look-ahead. A trace is the list of a superbatch's accesses, and an access is one use of a row by one batch.
+- A sweep is a pass over the edges on the SSD, which draws edges for many batches.
 """
 
 from __future__ import annotations
@@ -35,8 +39,8 @@ _TRACE_BYTES_PER_ACCESS: Final = 12.0
 # Bytes of a sampled batch per row and per edge. Row: its id; its id and its position after the sort by id, and both as
 # a pair during the sort (8 bytes each); its degree (4); entries in indptr (8). Edge: its local source (4), its position
 # in the graph (8) and its weight (4).
-_SAMPLED_ROW_BYTES: Final = 44
-_SAMPLED_EDGE_BYTES: Final = 16
+_SAMPLED_ROW_BYTES: Final = 44  # 4 x 8, 4 and 8
+_SAMPLED_EDGE_BYTES: Final = 16  # 4, 8 and 4
 
 # Bytes per seed: its id, its label, and its position in the orders of three epochs (8 bytes each).
 _SEED_BYTES: Final = 40

@@ -1,12 +1,14 @@
 """Division of a memory budget, computed before anything is allocated. Pure.
 
-`plan_memory` first subtracts the fixed parts: sampled batches and edges. The rest is for feature buffers, the host
-cache and staging. A candidate is one division of this rest, with its predicted seconds per step; the fastest one is
-chosen.
+A loader calls `plan_memory` when it opens, with the sizes of its first batches. `plan_memory` first subtracts the fixed
+parts: sampled batches and edges. The rest is for feature buffers, the host cache and staging. A candidate is one
+division of this rest, with its predicted seconds per step; the fastest one is chosen.
 
-- A feature buffer holds the feature rows of one batch for the loop.
-- A superbatch is S batches that are planned together. Its missing rows are read in one pass, into memory (staged) or
-  into a pack, which is a file in batch order on the spill disk.
+- A table is the feature rows of a node type or of a relation. A rank is a training process that the loader serves.
+- A feature buffer holds the feature rows of one batch for the loop. A step is one batch's part of the loop.
+- A superbatch is S batches that are planned together. Its missing rows are in no cache. They may be read ahead in one
+  pass over the file: into memory (staged), or into packs, which are files in batch order on the spill disk.
+- A sweep is a pass over the edges on the SSD, which draws edges for many batches.
 - A cache outlook predicts how many accesses hit a cache, as a curve over the number of cached rows.
 
 `divide_cache` divides the host cache over the tables so that it saves the most bytes of reading.
@@ -45,7 +47,7 @@ _EVEN_SHARE: Final = 1 / 16
 
 
 class CachedTable(NamedTuple):
-    """The number and the sizes of one table's rows, for the host cache."""
+    """One table's number of rows, and the bytes per row that the host cache saves and takes."""
 
     num_rows: int  # N_t
     row_bytes: int  # bytes read per missing row
@@ -56,19 +58,19 @@ class _Increment(NamedTuple):
     """Additional cached rows of one table, each of which saves the same reading."""
 
     table: int  # index of the table
-    num_rows: int
+    num_rows: int  # number of additional rows
     saved: float  # saved bytes of reading per batch and byte of cache
 
 
 def divide_cache(
     num_bytes: int, tables: Sequence[CachedTable], curves: Sequence[CacheOutlook]
 ) -> tuple[int, ...]:
-    """Return the cached rows per table that save the most reading bytes. Pure.
+    """Return the number of cached rows for each table that saves the most bytes of reading. Pure.
 
-    The hits over the cached rows are replaced by their smallest concave upper bound. Then the next row of a table never
-    saves more than the row before it, and the memory goes to the row that saves the most, again and again. Rows that
-    save nothing come last, in table order: they may still be used again. More bytes never give a table fewer rows. The
-    unused rest is smaller than the next row.
+    A table's hit curve gives the hits over the number of cached rows. It is replaced by its smallest concave upper
+    bound. Then the next row of a table never saves more than the row before it. So the memory goes to the row that
+    saves the most, again and again. Rows that save nothing come last, in table order: they may still be used again.
+    More bytes never give a table fewer rows. The unused rest is smaller than the next row.
 
     Parameters
     ----------
@@ -138,6 +140,7 @@ def _concave_corners(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[int
     for point in range(len(x)):
         while len(kept) > 1:
             first, last = kept[-2:]
+            # The last kept point stays if it is above the line from the one before it to this point.
             rise = (y[last] - y[first]) * (x[point] - x[first])
             if rise > (y[point] - y[first]) * (x[last] - x[first]):
                 break
@@ -157,9 +160,10 @@ _KEPT_SUPERBATCHES = 3
 # Shares of these sampled batches that a candidate may keep. A batch that is not kept is sampled again when built. If
 # edges are swept, no batch is kept, because the spill disk holds the batch's edges.
 _KEPT_SHARES = (0.0, 1 / 16, 1 / 4, 1.0)
-_KEPT_OF_SWEPT = (0.0,)
+_KEPT_OF_SWEPT = (0.0,)  # `_KEPT_SHARES` if edges are swept
 
-# Idle memory has three equal parts: for staged rows, for the next superbatch's staged rows, and for more buffers.
+# Idle memory is the budget's part without a planned use. It has three equal parts: for staged rows, for the next
+# superbatch's staged rows, and for more buffers.
 _IDLE_PARTS = 3
 
 # Number of candidates in the report: the chosen candidate and the next best ones.
@@ -171,8 +175,8 @@ class Candidate:
     """One division of the memory with its predicted step."""
 
     features: Features  # "ram" or "ssd"
-    shares: StepShares
-    step: StepSeconds
+    shares: StepShares  # buffers, superbatch size, cached rows, and the memory for the other parts
+    step: StepSeconds  # predicted seconds and misses per step
     pack_buffer_bytes: int = 0  # buffers for writing and reading packs; 0 without packs
     keep_bytes: int = 0  # sampled batches that are kept until they are built
 
@@ -199,7 +203,7 @@ class Candidate:
 class MemoryPlan:
     """The division of the memory budget, with the predicted step."""
 
-    budget_bytes: int
+    budget_bytes: int  # the memory that was divided
     features: Features  # "ram" or "ssd"
     num_buffers: int  # feature buffers per rank; spare memory adds more
     ring_bytes: int  # bytes of these feature buffers over all ranks
@@ -270,7 +274,7 @@ def plan_memory(
         features = "ram"  # no table has features, so nothing is read
     workspace = demand.workspace_bytes(budget_bytes)
     parts = [("batches being sampled", workspace), ("edges", demand.topology_bytes), *demand.others]
-    held = sum(num_bytes for _, num_bytes in parts)
+    held = sum(num_bytes for _, num_bytes in parts)  # bytes of the fixed parts
     if demand.sweeps is not None:
         sweeps = demand.sweeps
         held += sweeps.memory_bytes
@@ -284,7 +288,9 @@ def plan_memory(
     if features != "ram":
         candidates += _on_ssd(demand, left, spill_bytes, cache_bytes, superbatch, counts, must_pack=must_pack)
     if not candidates:
-        least = _sizes(demand, superbatch)[0]
+        least = _sizes(demand, superbatch)[
+            0
+        ]  # the smallest superbatch needs the least memory; the errors name it
         outlooks = _outlooks(demand, least)
         require_staging(
             demand,
@@ -443,7 +449,7 @@ def _on_ssd(
         planned = demand.planning_bytes(num_batches)
         for count in counts:
             room = left - count * demand.buffer_bytes - demand.store_bytes - planned
-            for spill in spills:
+            for spill in spills:  # without packs, and with them
                 packing = demand.packing_bytes(num_batches, room=room) if spill else 0
                 for kept_share in kept_shares:
                     kept = int(kept_share * _KEPT_SUPERBATCHES * num_batches * demand.batch_bytes)

@@ -1,11 +1,13 @@
 """Rows on the compute device: the memory for these rows, and the choice of each table's rows.
 
-`room_for_rows` runs a trial step of the model; rows get the memory that the step leaves free. `RowChoice` divides this
-memory between the tables, and selects the rows that batches need most often.
+`gloader.pipeline.open.device_tier` calls these parts when a loader opens. `room_for_rows` runs a trial step of the
+model; rows get the memory that the step leaves free. `RowChoice` divides this memory between the tables, and selects
+the rows that batches need most often.
 
 - A table is the feature rows of a node type or of a relation. Tables are numbered: node types first, then relations.
 - A row's heat is its access frequency: a count of batches, a probability, or a degree.
-- A staged row is copied to the device in its storage format, and widened to float32 there.
+- A staged row is copied to the device in its storage format, and widened to float32 there. A row in int8 has a scale:
+  a float32 factor.
 """
 
 from __future__ import annotations
@@ -111,6 +113,7 @@ def _step_bytes(device: Device, dry_run: DryRun, batch: HostBatch, types: Sequen
     """Return the peak device bytes of one step, including its batch; ``types`` are the tables' numbers."""
 
     def step() -> None:
+        """Send the batch to the device as a run does, and run the model on it."""
         transfer = Transfer([DeviceTier(device=device)] * len(types), device=device, types=types)
         sent = transfer.send(batch, np.zeros(sum(batch.sampled.seed_counts), dtype=np.int64))
         transfer.wait()
@@ -198,7 +201,7 @@ class DeviceTable:
 class Workload:
     """The device's future work: sampler, batches and model step."""
 
-    topology: Topology | HeteroGraph
+    topology: Topology | HeteroGraph  # the edges that the sampler draws from
     sampler: AnySampler  # the CPU's sampler
     order: AnyOrder  # each batch's seeds
     fanouts: Fanouts  # number of neighbours per node, by hop
@@ -242,6 +245,7 @@ class RowChoice:
         return [no_device_cache(table.num_nodes) if table.is_of_edges else next(plans) for table in self._all]
 
     def _plans_of_nodes(self, num_bytes: int) -> list[DeviceCachePlan]:
+        """Return the plans of the tables of nodes: all rows if they fit, else the hottest ones."""
         tables = self._tables
         if sum(table.whole_bytes for table in tables) <= num_bytes:
             return [whole_device_cache(table.num_nodes) for table in tables]
@@ -261,6 +265,7 @@ class RowChoice:
 
     @cached_property
     def _heats(self) -> tuple[RowHeat, ...]:
+        """The heat of each row, for each table of nodes."""
         # Computed once: if the rows do not fit, `open_device_tiers` tries half of the room with the same heats.
         work = self._work
         graph = HeteroGraph.of(work.topology)

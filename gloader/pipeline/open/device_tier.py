@@ -1,7 +1,8 @@
 """A loader's compute device: its feature rows, and its topology if batches are sampled on the device.
 
 This is a step of opening a loader (`gloader.pipeline.open.load_plan`). The first batches are sampled before it, and the
-host's memory is planned after it.
+host's memory is planned after it. `open_device_tiers` measures the device's room, opens the device's sampler if that is
+faster, and reserves memory for rows. `load_features` later loads a table into host memory, if the plan keeps it there.
 
 - A tier (`DeviceTier`) is the part of a table's rows that the device holds, or reads from host memory itself.
 - A table is the feature rows of a node type or of a relation.
@@ -66,7 +67,7 @@ _LABEL_BYTES: Final = 4  # bytes per node for the sampler's node map
 # Temporary bytes per edge of the current hop. They hold the edge's position, destination, draw and source, and the
 # source's index among the batch's nodes.
 _EDGE_BYTES: Final = 37
-# Temporary bytes per edge and per destination of all hops, until the batch has arrays of its final size.
+# Further temporary bytes, per edge and per destination of all hops, until the batch has arrays of its final size.
 _KEPT_EDGE_BYTES, _KEPT_ROW_BYTES = 12, 32
 _TRIALS: Final = 3  # number of timed trials; the fastest counts
 # Largest share of the room for sampling. With this share rows lose few hits, and the host need not sample at all.
@@ -78,7 +79,7 @@ class DeviceSampling:
     """A device's sampler, and the sampler's device memory."""
 
     sampler: DeviceSampler
-    num_bytes: int  # including the topology
+    num_bytes: int  # peak memory for sampling, including the topology
 
 
 def open_device_sampler(
@@ -134,7 +135,7 @@ def open_device_sampler(
 
 
 class _Refused(Exception):  # noqa: N818 - an error only if the user requested the device
-    """The reason why batches are not sampled on a device."""
+    """Carries, as its text, the reason why batches are not sampled on a device."""
 
     is_fault = False  # True if the device failed, so that a warning is logged
 
@@ -169,6 +170,7 @@ def _require_form(
 
 
 def _uniform(sampler: NeighborSampler | MergedBlockSampler) -> NeighborSampler:
+    """Return the neighbour sampler, without the layout of merged blocks."""
     return sampler.sampler if isinstance(sampler, MergedBlockSampler) else sampler
 
 
@@ -184,7 +186,7 @@ def _needed_bytes(graph: CscGraph, probe: SampledBatch | None, fanouts: tuple[in
     held += _BATCHES * _block_bytes(probe)
     num_rows, hop_bytes = probe.num_seeds, 0
     for fanout, block in zip(fanouts, reversed(probe.blocks), strict=True):
-        room = room_of_hop(num_rows, fanout)
+        room = room_of_hop(num_rows, fanout)  # edges for which the device reserves memory; None if unbounded
         num_edges = block.num_edges if room is None else room
         hop_bytes = max(hop_bytes, _EDGE_BYTES * num_edges)
         held += _KEPT_EDGE_BYTES * num_edges + _KEPT_ROW_BYTES * num_rows
@@ -234,6 +236,7 @@ def _require_speed(
     seeds = probe.nodes[: probe.num_seeds]
 
     def device_seconds() -> float:
+        """Return the seconds for one batch between two marks in the device's queue of work."""
         with device.sampling():
             began = device.mark_computing()
         device_sampler.sample(probe.id, seeds)
@@ -243,6 +246,7 @@ def _require_speed(
         return ended.seconds_since(began)
 
     def cpu_seconds() -> float:
+        """Return the seconds per batch, if every thread takes as long as this one."""
         started = time.perf_counter()
         cpu_sampler.sample(probe.id, seeds)
         return (time.perf_counter() - started) / num_threads
@@ -272,10 +276,12 @@ def _is_same(sampler: DeviceSampler, probe: SampledBatch) -> bool:
 
 
 def _block_bytes(batch: SampledBatch) -> int:
+    """Return the bytes of the batch's edges."""
     return sum(array.nbytes for block in batch.blocks for array in _arrays(block))
 
 
 def _arrays(block: Block) -> tuple[NDArray[Any], ...]:
+    """Return the arrays of a block that has no edge weights."""
     return block.indptr, block.indices, block.edge_ids
 
 
@@ -316,7 +322,7 @@ def open_device_tiers(
     RankError
         Another rank cannot open its device, or cannot hold the rows.
     """
-    serves_ranks = others is not None
+    serves_ranks = others is not None  # even if there are no others, the loader shares its batches
     others = others or NoOtherDevices()
     device = open_device(torch.device(settings.device))
     largest = workload.largest
@@ -474,7 +480,7 @@ def with_features(tier: DeviceTier, rows: NDArray[Any], form: RowFormat) -> Devi
     pinned = tier.device.pin(rows)
     if pinned is None:
         return tier
-    with ExitStack() as undo:
+    with ExitStack() as undo:  # an error unpins the memory
         undo.callback(pinned.close)
         table = reach_features(tier.device, pinned, form, scale=tier.scale)
         undo.pop_all()

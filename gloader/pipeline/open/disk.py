@@ -1,8 +1,9 @@
 """A loader's files on the disk: feature rows, edges, and the folder for spilled data.
 
-This is the first step of opening a loader (`gloader.pipeline.open.load_plan`). `choose_edge_home` decides between edges
-in memory and edges on the SSD, before any batch is sampled. `plan_edges` sets the number of batches per pass over the
-edges, after the first batches were measured. `open_sweeps` opens the readers of these passes.
+This is the first step of opening a loader, and `gloader.pipeline.open.load_plan` calls its functions in this order.
+`open_spill_folder` opens the folder. `choose_edge_home` decides between edges in memory and edges on the SSD, before
+any batch is sampled. `open_edges` and `open_files` open the edges and the feature rows. `plan_edges` sets the number of
+batches per pass over the edges, after the first batches were measured. `open_sweeps` opens the readers of these passes.
 
 - A home is the place of the edges: memory ("ram"), the SSD with passes ("sweep"), or the SSD with reads of single
   lists ("direct").
@@ -85,7 +86,7 @@ class FeatureFile:
 class KnownDisk:
     """A recorded run's disks; a new plan for that run needs no measurements and no folders."""
 
-    rates: IoRates
+    rates: IoRates  # as in the recording
     spill_bytes: int  # the bytes that could be spilled
 
 
@@ -172,7 +173,16 @@ def with_edge_spill(files: TableFiles, plan: MemoryPlan, stack: ExitStack) -> Ta
 def open_edges(
     dataset: Dataset, types: BatchTypes, *, max_bytes: int, io: IoMode = "auto", times: bool = False
 ) -> AbstractContextManager[Topology | HeteroGraph]:
-    """Open the topology for batches of ``types``: per relation if batches name their types, else as one graph."""
+    """Open the topology for batches of ``types``: per relation if batches name their types, else as one graph.
+
+    Parameters
+    ----------
+    dataset : the edges
+    types : the types that batches have
+    max_bytes : largest size of edges that are held in memory; larger ones are read from the SSD
+    io : the method for reads from the SSD
+    times : whether the edges' times are opened too
+    """
     if types.are_named:
         return open_hetero_topology(dataset, max_bytes=max_bytes, io=io, times=times)
     return open_topology(dataset, max_bytes=max_bytes, io=io, times=times)
@@ -353,7 +363,8 @@ def sweep_demand(
         return None
     spec, layout = settings.sampling.sampler, settings.sampling.layout
     names = ["indices", "edge_weight"] if reads_weights(spec) else ["indices"]
-    # A pass writes one or several words per edge: 1 if it draws edges by position, more if it reads full lists.
+    # A pass writes one or several words per drawn edge: one if it draws edges by position, more if it must read each
+    # node's full list of edges first.
     words, is_merged = swept_words(spec), layout == "merged"
     tables = {relation: table for relation, table in dataset.edge_tables.items() if table.num_edges}
     nodes = _largest([_hop_nodes(dataset, batch, is_merged=is_merged) for batch in probe])
@@ -419,7 +430,7 @@ def open_sweeps(
         The edges cannot be opened.
     """
     sampler = work.sampler
-    # `_obstacle` excludes every other sampler.
+    # The last condition is for the type checker: `_obstacle` has excluded every other sampler.
     if plan is None or folder is None or not isinstance(sampler, SWEPT_SAMPLERS):
         return None
     passes = open_passes(

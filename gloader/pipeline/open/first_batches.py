@@ -1,8 +1,9 @@
 """A run's first batches, which are sampled before the memory is planned, to measure their sizes and times.
 
-This is a step of opening a loader (`gloader.pipeline.open.load_plan`). The edges are opened before it. From the
-batches, `measure_demand` derives a `Demand`: the memory that the run could use, and the work in a step. `plan_memory`
-then divides the memory budget.
+This is a step of opening a loader (`gloader.pipeline.open.load_plan`). The edges are opened before it. `first_seeds`
+selects the batches, and `probe_one_by_one` or `probe_in_passes` samples them. From the batches, `measure_demand`
+derives a `Demand`: the memory that the run could use, and the work in a step. `plan_memory` then divides the memory
+budget.
 
 - A probe is the sampled first batches, with their time.
 - A large batch is `LARGER_THAN_PROBED` times the largest batch of the probe, as later batches may be larger.
@@ -95,6 +96,7 @@ def probe_one_by_one(
     """
 
     def sample(batch_id: BatchId, seeds: Any) -> tuple[AnyBatch, float]:
+        """Return the batch and its processor seconds."""
         return _timed(lambda: sampler.sample(batch_id, seeds))
 
     tasks = [partial(sample, batch_id, seeds) for batch_id, seeds in first]
@@ -137,6 +139,8 @@ def probe_in_passes(
     settings = PassSettings(memory_bytes=memory_bytes, rates=rates, io=io)
 
     def make() -> Probe:
+        """Draw hop after hop, each for all batches in one pass; then build the batches from the drawn edges."""
+        # A frontier is the set of nodes that draw in a batch's next hop.
         frontiers = [rule.begin(batch_id, seeds) for batch_id, seeds in first]
         drawn: list[list[Any]] = [[] for _ in first]
         with closing(open_passes(dataset, rule, folder, settings)) as passes:
@@ -212,6 +216,7 @@ def _timed(make: Callable[[], AnyBatch]) -> tuple[AnyBatch, float]:
 
 
 def _probe_of(timed_batches: list[tuple[AnyBatch, float]], order: AnyOrder) -> Probe:
+    """Return the probe of these batches, each with its processor seconds."""
     batches = [batch for batch, _ in timed_batches]
     sampling = min((seconds for _, seconds in timed_batches), default=0.0)
     return Probe(batches=batches, seconds=sampling + (_seed_seconds(order) if batches else 0.0))
@@ -230,8 +235,8 @@ def _seed_seconds(order: AnyOrder) -> float:
 # output and its lookup table.
 _REPLAY_FACTOR: Final = 3
 
-# Number of batches whose nodes and blocks are lent to each other rank until the rank returns them. Their features are
-# counted as buffers instead.
+# Number of batches whose nodes and blocks (one hop's edges each) are lent to each other rank until the rank returns
+# them. The features of these batches are counted as buffers instead.
 _LENT_TOPOLOGIES: Final = 5
 
 # Number of batches whose edge ids are on the host while the rest is on an asynchronous device: being sent, waiting, and
@@ -367,15 +372,17 @@ def _batch_rows(work: Workload) -> int:
 
 def _edge_rows(files: TableFiles, max_rows: Sequence[int]) -> int:
     """Return the number of edge feature rows in a large batch; ``max_rows`` is each table's maximum in the probe."""
-    of_edges = (rows for table, rows in zip(files.tables, max_rows, strict=True) if table.is_of_edges)
+    of_edges = (count for table, count in zip(files.tables, max_rows, strict=True) if table.is_of_edges)
     return math.ceil(LARGER_THAN_PROBED * sum(of_edges))
 
 
 def _num_nodes(work: Workload) -> int:
+    """Return the graph's number of nodes, over all types."""
     return sum(HeteroGraph.of(work.topology).num_nodes.values())
 
 
 def _num_edges(batch: AnyBatch) -> int:
+    """Return the batch's number of edges, over all hops and relations."""
     return sum(block.num_edges for block in batch.all_blocks)
 
 

@@ -7,7 +7,9 @@ opens the parts of the plan. If the budget is too small, the error of `plan_load
 
 - A table is the feature rows of a node type or of a relation.
 - The edges' home is memory or the SSD. Their room is the part of the memory budget that they may take.
-- A probe is the first batches, sampled to measure their size.
+- A probe is the first batches, sampled to measure their size. The demand is the memory that the run could use.
+- A sweep is a pass over the edge file on the SSD, which draws edges for many batches. Packs are files with missing
+  feature rows of one batch each.
 - A tier (`DeviceTier`) is the part of a table's rows that the device holds, or reads from host memory itself.
 """
 
@@ -113,7 +115,7 @@ def tell_unreachable(graph: Topology | HeteroGraph, seeds: SeedPlan, *, num_hops
     _warn_once(where, f"no batch has edges of {_listed(unreachable)}: {reached}; {advice}")
 
 
-@cache
+@cache  # a repeated call with the same arguments returns at once
 def _warn_once(where: str, text: str) -> None:
     """Log ``text`` once, even if several loaders open the dataset ``where``."""
     del where
@@ -121,10 +123,12 @@ def _warn_once(where: str, text: str) -> None:
 
 
 def _listed(relations: tuple[tuple[str, str, str], ...]) -> str:
+    """Return the relations as text."""
     return ", ".join(map(relation_text, relations))
 
 
 def _seed_types(graph: HeteroGraph, order: AnyOrder) -> tuple[str, ...]:
+    """Return the node types among the seeds; empty if the seeds are rows of a link table."""
     if isinstance(order, RowOrder):
         return ()
     starts = graph.type_starts
@@ -135,10 +139,10 @@ def _seed_types(graph: HeteroGraph, order: AnyOrder) -> tuple[str, ...]:
     )
 
 
-# Minimum and maximum bytes of memory for downloaded blocks. At 1 GB/s and 50 ms of latency, a tenth of the maximum is
-# in flight, and another tenth is being written.
+# Minimum and maximum memory, in bytes, for blocks on their way from an object store. At 1 GB/s and 50 ms of latency, a
+# tenth of the maximum is in flight, and another tenth is being written.
 _LEAST_OF_BLOCKS: Final = 32 * 2**20
-_MOST_OF_BLOCKS: Final = 512 * 2**20
+_MOST_OF_BLOCKS: Final = 512 * 2**20  # 512 MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +167,9 @@ class MeasuredLoad:
 class LoadRequest:
     """The batches that a loader is opened for, and the ranks and machines that it serves."""
 
-    dataset: Dataset
+    dataset: Dataset  # graph and features
     seeds: SeedPlan  # the seeds of this rank's batches
-    settings: LoaderSettings
+    settings: LoaderSettings  # the loader's settings
     dry_run: DryRun | None = None  # one step of the model, to measure its device memory
     num_ranks: int = 1  # ranks that this loader serves
     num_loaders: int = 1  # loaders on this host
@@ -182,7 +186,7 @@ class LoadRequest:
         probe: Probe | None = None,
         tiers: tuple[DeviceTier, ...] | None = None,
     ) -> MeasuredLoad:
-        """Open edges and row files, and make the first batches; features are not read.
+        """Open edges and feature files, make the first batches, and open the device; features are not read.
 
         Parameters
         ----------
@@ -206,10 +210,10 @@ class LoadRequest:
             spill = open_spill_folder(
                 dataset, settings, stack, budget_bytes=room_bytes, num_loaders=self.num_loaders
             )
-        disk = known if known is not None and known.spill_bytes else spill
+        disk = known if known is not None and known.spill_bytes else spill  # None if nothing can be spilled
         home = choose_edge_home(dataset, settings, disk, budget_bytes=budget_bytes, room_bytes=room_bytes)
         require_descriptors(_most_open_files(dataset, settings, home))
-        # Edges are held first: the rest of the budget is divided below.
+        # Edges are loaded first: the plan divides the rest of the budget.
         topology = stack.enter_context(
             open_edges(
                 dataset,
@@ -336,6 +340,7 @@ def sampler_for(topology: Topology | HeteroGraph, order: AnyOrder, settings: Loa
 
 
 def _device_tables(files: TableFiles) -> list[DeviceTable]:
+    """Return the device's view of each table."""
     return [
         DeviceTable(
             type_number=table.rows.number,
@@ -429,6 +434,7 @@ def plan_load(
     planner = LoadPlanner(request)
 
     def attempt_alone(num_bytes: int) -> None:
+        """Plan with another budget, without the other ranks; raises BudgetError if it is too small."""
         with ExitStack() as attempt:
             planner.plan(attempt, budget_bytes=num_bytes)
 

@@ -6,7 +6,8 @@ SSD: for each table a host cache, its planner and its reader.
 
 - A table is the feature rows of a node type or of a relation. Tables are numbered: node types first, then relations.
 - A `DeviceTier` is the part of a table's rows that the device holds, or reads from host memory itself.
-- A pack is one batch's missing rows, written to the disk ahead of the batch.
+- A pack is one batch's missing rows, written to the disk ahead of the batch. A missing row is in no cache.
+- A superbatch is consecutive batches whose missing rows are planned together. To stage rows is to read them ahead.
 - A static cache holds the same rows during the whole run. Other caches change their rows as planned.
 - The unplanned memory is the part of the budget that the plan leaves. The loader uses a share of it if it helps.
 """
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 class SsdTable:
     """The parts that serve a table's features from the SSD."""
 
-    store: FeatureStore
+    store: FeatureStore  # the rows on the SSD
     slots: SlotCache  # the host cache
     planner: SuperbatchPlanner  # decides hits, misses and admissions
     retrieval: MissRetrieval  # reads missing rows
@@ -71,22 +72,22 @@ class FeatureTier:
     Each tuple has one entry per table. A table belongs to a node type or a relation with features.
     """
 
-    topology: Topology | HeteroGraph
+    topology: Topology | HeteroGraph  # the edges, in memory or on the SSD
     order: AnyOrder  # the batches of this rank, and their seeds
-    sampler: AnySampler
+    sampler: AnySampler  # the device's sampler if the device samples, else the CPU's
     types: tuple[int, ...]  # each table's number
     sources: tuple[FeatureSource, ...]  # all rows of each table
-    ring: BufferRing
-    device: Device
-    device_tiers: tuple[DeviceTier, ...]
-    plan: MemoryPlan
+    ring: BufferRing  # reused host buffers for gathered batches
+    device: Device  # computes the batches
+    device_tiers: tuple[DeviceTier, ...]  # each table's rows on the device
+    plan: MemoryPlan  # the division of the memory budget
     spill_bytes: int  # disk for packs and for the output of edge passes
     ssd: tuple[SsdTable, ...] | None  # None for features in memory
     sweeps: SweepTier | None  # None if batches are sampled one by one
     exchange: ExchangeTier | None  # with other machines; None if this machine reads all missing rows
     sampler_threads: int  # number of threads
     batches_in_flight: int  # maximum number of sampled batches that wait for their rows
-    facts: TierFacts
+    facts: TierFacts  # for `explain`
     load: MeasuredLoad  # the measurements behind the plan
     stack: ExitStack  # closes the parts
 
@@ -173,7 +174,7 @@ def open_ssd(
         require_descriptors(FILES_OF_A_READER * len(files.tables) + MAX_FILES)
         buffers = pack_buffers(plan.pack_buffer_bytes)
         stack.callback(buffers.close)
-    opened = []
+    opened = []  # without tables there is still one tier, so the lengths may differ
     for number, (table, tier) in enumerate(zip(files.tables, load.tiers, strict=False)):
         store, capacity = table.store, plan.cache_rows[number]
         held = NO_ROWS if tier.cache is None else tier.cache.plan.rows
@@ -391,7 +392,10 @@ def _join(
     budget_bytes: int,
     num_ranks: int,
 ) -> tuple[MemoryPlan, ExchangeTier | None]:
-    """Return a plan with superbatches that fit on all machines, and the row exchange; collective."""
+    """Return a plan with superbatches that fit on all machines, and the row exchange; None if rows are not exchanged.
+
+    Collective: all machines call it together, and wait for each other.
+    """
     size = machines.agree_on_superbatch(plan, num_ranks=num_ranks)
     if not size:
         return plan, None
