@@ -195,16 +195,13 @@ class BatchLoader(Generic[B]):
         self._recorded_from: LoaderState | None = None  # state at the first run's start, for `write_trace`
         self._whole_since = 0  # the first epoch that the present run makes from its first batch on
         self._advice: dict[BottleneckKind, str] = {}  # by bottleneck, see `_advice_for`
-        self._advised_s, self._opened_s = (
-            0.0,
-            time.perf_counter(),
-        )  # seconds spent on advice; the opening time
+        self._advised_s = 0.0  # seconds spent on advice
+        self._opened_s = time.perf_counter()  # time of the opening, in seconds of this clock
         self._starved_before = 0.0  # `_starved_s` at the start of the epoch
         self._is_mid_epoch = False  # a break left the epoch unfinished: the next iteration starts another
         self._stats: EpochStats | None = None  # of the last ended epoch
-        self._active: weakref.ref[EpochIterator[B]] | None = (
-            None  # the last iterator; weak, so that it may be dropped
-        )
+        # The last iterator. The reference is weak, so that the loop may drop the iterator.
+        self._active: weakref.ref[EpochIterator[B]] | None = None
         self._pid = os.getpid()  # a forked child has another process id, and no threads
 
     def __len__(self) -> int:
@@ -391,8 +388,8 @@ class BatchLoader(Generic[B]):
         """Return the best change of settings and its gain, from a replay of the last epoch.
 
         A replay predicts the time of an epoch with changed settings from the recorded work. Settings within the same
-        budget come first, then more hardware or memory. The result is "" for a run's first epoch, on a GPU, if other
-        processes or machines load rows for this one, or if the replay explains too little of the epoch.
+        budget come first, then more hardware or memory. The result is "" for a run's first epoch, on a GPU, and if
+        other processes or machines load rows for this one. It is also "" if the replay explains too little of the epoch.
 
         Raises
         ------

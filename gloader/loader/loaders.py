@@ -100,9 +100,7 @@ class Loader(_OfNodes[ReadyBatch]):
         Another rank cannot build its loader.
     """
 
-    _seeds_of: ClassVar = partial(
-        NodeSeeds, have_types=False
-    )  # makes the seeds from the constructor's arguments
+    _seeds_of: ClassVar = partial(NodeSeeds, have_types=False)
 
     @property
     def graph(self) -> Topology:

@@ -2,8 +2,8 @@
 
 `gloader.models.attention.attend` describes the result, and calls `attend_by_kernels` on a GPU. A Triton kernel runs as
 many programs (instances), each on its part of the result. A loop is an edge from a destination to itself; the adjacency
-does not list it. A tile is the block of edges and columns that a program loads together. Rows are own (``IS_OWN``) if
-each head has separate rows, otherwise all heads share them.
+does not list it. A tile is the block of edges and columns that a program loads together. ``lane * 0`` makes an array of
+a tile's size from one number. Rows are own (``IS_OWN``) if each head has separate rows, otherwise all heads share them.
 
 - `_forward_kernel`: for each destination and head, the softmax of its edges' scores, then the weighted mean row.
 - `_edges_kernel`: for each destination and head, the weight and the score gradient of each edge.
@@ -277,9 +277,8 @@ def _sources_kernel(  # type: ignore[no-untyped-def]
     edges' weights, gradients and destinations ``ends`` come from `_edges_kernel`. Without ``HAS_ROWS`` only the scores'
     gradients are computed.
     """
-    place = tl.program_id(0).to(
-        tl.int64
-    )  # one program per row: per source and head for own rows, else per source
+    # One program per row: per source and head for own rows, else per source.
+    place = tl.program_id(0).to(tl.int64)
     node = place // HEADS if IS_OWN else place
     # Shared rows add the gradients of all heads.
     first_head = place % HEADS if IS_OWN else 0

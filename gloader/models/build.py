@@ -1,7 +1,7 @@
 """Networks by name, as in the papers and in OGB's and PyG's examples.
 
-`build_model` makes networks for one node type, `build_hetero_model` for several. Both check the settings, build the
-layers for the types that reach the output, and name the modules as PyG or OGB do, so that checkpoints fit. A relation
+`build_model` makes networks for one node type, `build_hetero_model` for several. Both check the settings, and build the
+layers for the types that reach the output. They name the modules as PyG or OGB do, so that checkpoints fit. A relation
 is an edge type. A new model is a convolution and one entry in `_CONVS`.
 """
 

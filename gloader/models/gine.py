@@ -2,7 +2,7 @@
 
 A message is a source row plus the projected features of its edge; negative values become 0 (ReLU). Each edge has a
 different message, so all messages together would take E rows of memory. A slab has a few columns of all messages, which
-are summed before the next slab is computed. `GineConv` is a convolution of `gloader.models.conv.Conv`, which calls
+are summed before the next slab is computed. `GineConv` is a convolution of `gloader.models.conv.Conv`, and calls
 `sum_messages`. `gloader.models.build` makes one for each layer.
 """
 

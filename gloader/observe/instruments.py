@@ -51,9 +51,8 @@ class Instruments:
     ) -> None:
         self.timeline = timeline
         self.watchdog = watchdog
-        self.unwatched = (
-            _NO_STALL if watches_waits else _OF_THE_CONSUMER
-        )  # work that the watchdog does not see
+        # The stages whose work the watchdog does not see.
+        self.unwatched = _NO_STALL if watches_waits else _OF_THE_CONSUMER
         self._recorders: dict[int, StatsRecorder] = {}  # by epoch
         self._lock = threading.Lock()
 

@@ -2,7 +2,7 @@
 
 An event is one piece of work by one thread, such as the sampling of a batch: ten integers (`FIELDS`) and optional
 notes. Each thread collects its events in memory. At the end they become a file in the Chrome trace format
-(https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU): a track is a thread's line on the
+(https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU). A track is a thread's line on the
 screen, a slice is an event on a track, and a flow is a chain of arrows through all slices of a batch.
 
 `gloader.observe.instruments` records an event at the end of each piece of work. `TimelineRecorder` keeps all events of
@@ -175,7 +175,7 @@ def _arrows(tables: Sequence[IdArray], threads: Sequence[int], origin: int) -> I
     stops = _stops(tables, threads)
     if not len(stops):
         return
-    # Sorted by batch, then by time, so that each flow is a range of consecutive rows.
+    # Sorted by batch, then by time, so that each flow is a range of consecutive rows. The columns are as in `_stops`.
     stops = stops[np.lexsort((stops[:, 1], stops[:, 0]))]
     is_last = np.append(stops[1:, 0] != stops[:-1, 0], True)
     ends = is_last | (stops[:, 3] == _LAST)
@@ -272,9 +272,8 @@ class TimelineRecorder:
         if max_events < 1:
             raise ConfigError(f"max_events = {max_events} is not allowed; give at least 1")
         self._max_events = max_events
-        self._tickets = (
-            itertools.count()
-        )  # one ticket per event; `next` is atomic, so the limit needs no lock
+        # One ticket per event. `next` is atomic, so the limit needs no lock.
+        self._tickets = itertools.count()
         self._tracks: list[_Track] = []
         self._lock = threading.Lock()
         self._local = threading.local()

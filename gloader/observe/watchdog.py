@@ -5,7 +5,7 @@ a stage without progress for too long, or a consumer that waits too long while n
 of a stage's work, or one wait of the consumer) has a clock, which starts again at each progress.
 
 `gloader.observe.instruments` reports the start and the end of each activity. The watchdog's thread looks at the clocks
-from time to time, logs a stall with all stacks, and calls the run's handler, which ends the run with the error.
+from time to time. It logs a stall with all stacks, and calls the run's handler, which ends the run with the error.
 """
 
 from __future__ import annotations

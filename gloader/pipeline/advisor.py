@@ -216,9 +216,8 @@ class _ReplayedEpoch:
         self._sampling = SampleCosts.of(recording)
         needs = _needs_of(plan, load)
         self._correction = _correction(needs, recording, work, measured)
-        self._base_s = self._steady_s(
-            needs, self._shape, plan
-        )  # replayed seconds of a step, without a change
+        # Replayed seconds of a step without a change. Other plans are compared with them.
+        self._base_s = self._steady_s(needs, self._shape, plan)
 
     def seconds(self, plan: MemoryPlan, load: MeasuredLoad, candidate: _Candidate) -> float:
         """Return the epoch's seconds under ``plan``: the measured seconds times the ratio of the replayed steps."""

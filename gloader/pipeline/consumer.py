@@ -117,6 +117,7 @@ class StepTimes:
         """Report the times of the steps that the device has completed, without waiting."""
         while self._steps and (marks := self._steps[0].marks()) and all(mark.is_reached() for mark in marks):
             step = self._steps.popleft()
+            # The wait lasts from the request to the start of the computation, the computation until the end.
             wait_s, compute_s = (max(b.seconds_since(a), 0.0) for a, b in pairwise(marks))
             step.recorder.add_seconds("wait", wait_s)
             step.recorder.add_seconds("compute", compute_s)

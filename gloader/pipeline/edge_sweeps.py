@@ -101,8 +101,8 @@ def batches_swept(size: int, planned: int) -> int:
 
     This cannot deadlock. Assume that a pass waits. It would complete at most ``size`` batches. With them, more than
     2 S_t + 2 S batches would be drawn and not made. So more than 2 S are in this state already. The next batch to be
-    made belongs to a feature superbatch j, the S batches of plan j. Plans j and j + 1 end at most 2 S batches after it,
-    so that their traces (the rows of each batch) can be taken. Plan j needs nothing else (`SuperbatchCollector`), and
+    made belongs to a feature superbatch j, the S batches of plan j. Plans j and j + 1 end at most 2 S batches after it.
+    So their traces (the rows of each batch) can be taken. Plan j needs nothing else (`SuperbatchCollector`), and
     the batches before j free its memory as they are executed. So this batch is made, and then further batches, until
     there is room for the pass.
 

@@ -120,7 +120,7 @@ NUM_STYLES: Final = len(_LIGHT)  # number of colours
 # Each style has its own mark, for readers and printers without colours.
 _MARKS: Final = ("circle", "square", "diamond", "triangle", "cross", "ring", "bar", "frame")
 
-# Sizes in pixels.
+# Sizes in pixels. Small numbers in the functions below are also pixels: they place text next to a line or a mark.
 WIDTH: Final = 520  # a chart's width
 PLOT_HEIGHT: Final = 220  # height of the plot, without legend, axis and labels
 LEFT, RIGHT, BOTTOM, _TOP = 64, 14, 42, 8  # margins around the plot

@@ -165,8 +165,8 @@ def first_seeds(
 ) -> list[tuple[BatchId, AnySeeds]]:
     """Return the first batches' seeds, and a later batch's seeds if they draw many more edges.
 
-    Nodes with very many edges, or a dense part of the graph, may make a later batch too large for the memory of the
-    first batches. So the first hop's edges are counted for a sample of the run's batches.
+    A later batch may be too large for memory that is planned for the first batches, because of nodes with very many
+    edges or a dense part of the graph. So the first hop's edges are counted for a sample of the run's batches.
 
     Parameters
     ----------
