@@ -153,7 +153,7 @@ class BatchLoader(Generic[B]):
         say_compiling()
         settle_vector_math()
         expect_signals_at_exit()
-        self._membership = membership
+        self._membership = membership  # this process's rank, and the other ranks
         # From here on, the other ranks wait for this rank, and receive its errors.
         with telling_others(membership):
             sampling = replace(settings.sampling, fanouts=checked_fanouts(settings.sampling.fanouts))
@@ -164,10 +164,12 @@ class BatchLoader(Generic[B]):
             place_of(settings.device.device)
             self._dataset = dataset
             self._settings = settings
+            # The plan of the seeds; the tier has the plan of the memory.
             self._plan = seeds.plan(dataset, settings, rank=membership.rank, world_size=membership.world_size)
-            self._order = self._plan.order
+            self._order = self._plan.order  # each batch's seeds
         self._timeline = RecentTimeline(TimelineRecorder() if settings.stages.trace else None)
-        links = self._plan.links
+        links = self._plan.links  # the task of a `LinkLoader`, or None
+        # The tier, the present run, and the connections to other ranks.
         self._held = open_for_rank(
             membership,
             dataset,
@@ -176,6 +178,7 @@ class BatchLoader(Generic[B]):
             dry_run=device_dry_run,
         )
         tier = self._held.tier
+        # Measures the runs, and learns the disk's rates from them.
         self._feedback = RunFeedback(
             num_ranks=self._held.num_ranks,
             table_names=tier.table_names,
@@ -184,7 +187,7 @@ class BatchLoader(Generic[B]):
         # Dropping the loader, or ending the process, closes its parts. The threads reference only `_held`, so they do
         # not keep a dropped loader alive.
         self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._held.finalize)
-        facts = None if links is None else links.facts()
+        facts = None if links is None else links.facts()  # the settings of the task
         self._state = LoaderState(
             next=BatchId(epoch=0, index=0),
             seed=settings.sampling.seed,
@@ -241,7 +244,7 @@ class BatchLoader(Generic[B]):
 
     def __repr__(self) -> str:
         """Return the class, the dataset, the fan-outs, and the sizes of a batch and an epoch."""
-        cut = self._order.cut
+        cut = self._order.cut  # the division of the seeds into batches and ranks
         ranks = f", rank={cut.rank}, world_size={cut.world_size}" if cut.world_size > 1 else ""
         return (
             f"{type(self).__name__}({self._dataset!r}, fanouts={plain_fanouts(self._settings.sampling.fanouts)}, "
@@ -389,7 +392,7 @@ class BatchLoader(Generic[B]):
 
         A replay predicts the time of an epoch with changed settings from the recorded work. Settings within the same
         budget come first, then more hardware or memory. The result is "" for a run's first epoch, on a GPU, and if
-        other processes or machines load rows for this one. It is also "" if the replay explains too little of the epoch.
+        other processes or machines load rows for this one. It is also "" if the replay explains too little.
 
         Raises
         ------

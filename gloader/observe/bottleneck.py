@@ -1,9 +1,10 @@
 """An epoch's bottleneck in one sentence: the resource that delayed the training loop most.
 
-The loader calls `find_bottleneck` with an epoch's `EpochStats`, and prints the sentence after the epoch. A stage is a
-step in the preparation of batches, with threads of its own. A step of the loop is its work for one batch, with the
-wait for this batch. All steps together fill the epoch, so a share of the step is a share of the epoch's wall time. The
-exposed share is the part in which the loop waited for the loader. A table holds the feature rows of one node type.
+A loader's method `bottleneck` calls `find_bottleneck` with an epoch's `EpochStats`; training prints the sentence after
+the epoch. A stage is a step in the preparation of batches, with threads of its own. A step of the loop is its work for
+one batch, with the wait for this batch. All steps together fill the epoch, so a share of the step is a share of the
+epoch's wall time. The exposed share is the part in which the loop waited for the loader. A table holds the feature rows
+of one node type or relation.
 """
 
 from __future__ import annotations

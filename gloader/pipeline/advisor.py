@@ -209,9 +209,8 @@ class _ReplayedEpoch:
         self.doubt = calibrated.doubt  # the reason not to trust the replay, or ""
         self._fit = calibrated.fit  # factors that make the replay as long as the measured epoch
         self.measured_s = measured.epoch_s[measured.counted[-1]]
-        self._known = [
-            batch for batch in work.batches if batch.epoch in measured.counted
-        ]  # their recorded work
+        # The recorded work of each batch.
+        self._known = [batch for batch in work.batches if batch.epoch in measured.counted]
         self._costs = learn_costs(recording)
         self._sampling = SampleCosts.of(recording)
         needs = _needs_of(plan, load)

@@ -238,7 +238,7 @@ class PipelineRun:
         self._failures.stall(error if self._ranks is None else self._ranks.explain_stall(error))
 
     def _end_with(self, error: BaseException) -> None:
-        """Pass ``error`` to the consumer and to the other ranks. The thread that failed calls this."""
+        """Pass ``error`` to the consumer and to the other ranks. `fail` and `Failures` call this, on any thread."""
         self._last.fail(error)
         if self._ranks is not None:
             self._ranks.fail(error)

@@ -2,7 +2,7 @@
 
 The seeds come before the pipeline's first step: `gloader.pipeline.sample` takes each batch's seeds from here. A loader
 passes the user's arguments as `NodeSeeds` or `EdgeSeeds`. Their method `plan` checks them against the dataset, and
-returns a `SeedPlan`. Each run of the loader's threads then makes a `BatchStream`.
+returns a `SeedPlan`. The loader then makes a `BatchStream` for each run of its threads.
 
 - A seed is a node at which sampling starts. In link prediction, an epoch's items are rows of a link table instead, and
   `LinkTask` turns each batch's rows into seeds.

@@ -45,7 +45,10 @@ _STUCK_JOIN_S = 0.5
 
 
 class Stage(Protocol[In_contra, Out_co]):
-    """One stage of the pipeline, run by one thread; it is independent of queues."""
+    """One stage of the pipeline; it is independent of queues.
+
+    One thread runs it. Only the sample stages are called from several threads, see `SamplerPool`.
+    """
 
     @property
     def name(self) -> str:
@@ -53,7 +56,7 @@ class Stage(Protocol[In_contra, Out_co]):
         ...
 
     def process(self, item: In_contra, /) -> Out_co:
-        """Return the result for an item. Called in the stream's order."""
+        """Return the result for an item."""
         ...
 
 

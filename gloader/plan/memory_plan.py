@@ -288,9 +288,8 @@ def plan_memory(
     if features != "ram":
         candidates += _on_ssd(demand, left, spill_bytes, cache_bytes, superbatch, counts, must_pack=must_pack)
     if not candidates:
-        least = _sizes(demand, superbatch)[
-            0
-        ]  # the smallest superbatch needs the least memory; the errors name it
+        # The smallest superbatch needs the least memory.
+        least = _sizes(demand, superbatch)[0]
         outlooks = _outlooks(demand, least)
         require_staging(
             demand,

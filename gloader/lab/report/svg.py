@@ -187,7 +187,7 @@ def mark(style: int, x: float, y: float, *, title: str = "") -> str:
     hollow = f'class="s{style} hollow"'
     if kind in ("circle", "ring"):
         return f'<circle {fill if kind == "circle" else hollow} cx="{x:.1f}" cy="{y:.1f}" r="3.6">{title}</circle>'
-    # Corners relative to (x, y), in pixels. The shapes have about equal areas.
+    # Corners relative to (x, y), in pixels.
     shapes = {
         "square": ((-3.4, -3.4), (3.4, -3.4), (3.4, 3.4), (-3.4, 3.4)),
         "frame": ((-3.4, -3.4), (3.4, -3.4), (3.4, 3.4), (-3.4, 3.4)),

@@ -27,7 +27,7 @@ _BUDGET: Final = "loader memory_budget_bytes"
 # Keys of config.yaml that describe the run itself. They do not appear among its settings.
 # The run's number, the number of runs, and the dataset's path are no settings. The seed has a field of its own.
 _NO_SETTINGS: Final = ("run id", "runs", "dataset path", _SEED)
-_FINGERPRINT: Final = "dataset fingerprint"  # a long hash of the dataset's content
+_FINGERPRINT: Final = "dataset fingerprint"  # hexadecimal digits that identify the dataset
 _FINGERPRINT_SHOWN: Final = 12  # characters that distinguish datasets with the same name
 
 
@@ -171,7 +171,7 @@ class Epoch:
     rows: int  # gathered feature rows
     hit_rate: float  # share of the rows that came from memory
     bytes_read: int  # from the SSD, includes passes over the edges
-    bytes_written: int  # to the SSD, as for `bytes_read`
+    bytes_written: int  # to the SSD, includes passes over the edges
     bottleneck: str  # a sentence on the epoch's slowest part
     wait_s: float | None  # the loop's wait for the loader; None if an earlier version did not record it
     parts: tuple[float, ...]  # seconds by part, as in `PARTS`; empty if not recorded

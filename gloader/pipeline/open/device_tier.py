@@ -186,7 +186,7 @@ def _needed_bytes(graph: CscGraph, probe: SampledBatch | None, fanouts: tuple[in
     held += _BATCHES * _block_bytes(probe)
     num_rows, hop_bytes = probe.num_seeds, 0
     for fanout, block in zip(fanouts, reversed(probe.blocks), strict=True):
-        room = room_of_hop(num_rows, fanout)  # edges for which the device reserves memory; None if unbounded
+        room = room_of_hop(num_rows, fanout)  # maximum number of edges; None if unknown or too large
         num_edges = block.num_edges if room is None else room
         hop_bytes = max(hop_bytes, _EDGE_BYTES * num_edges)
         held += _KEPT_EDGE_BYTES * num_edges + _KEPT_ROW_BYTES * num_rows
@@ -322,7 +322,7 @@ def open_device_tiers(
     RankError
         Another rank cannot open its device, or cannot hold the rows.
     """
-    serves_ranks = others is not None  # even if there are no others, the loader shares its batches
+    serves_ranks = others is not None
     others = others or NoOtherDevices()
     device = open_device(torch.device(settings.device))
     largest = workload.largest

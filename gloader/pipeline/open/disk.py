@@ -1,9 +1,10 @@
 """A loader's files on the disk: feature rows, edges, and the folder for spilled data.
 
-This is the first step of opening a loader, and `gloader.pipeline.open.load_plan` calls its functions in this order.
+This is the first step of opening a loader. `gloader.pipeline.open.load_plan` calls the functions in this order:
 `open_spill_folder` opens the folder. `choose_edge_home` decides between edges in memory and edges on the SSD, before
 any batch is sampled. `open_edges` and `open_files` open the edges and the feature rows. `plan_edges` sets the number of
-batches per pass over the edges, after the first batches were measured. `open_sweeps` opens the readers of these passes.
+batches per pass over the edges, after the first batches were measured. Later, `gloader.pipeline.open.tiers` opens the
+readers of these passes by `open_sweeps`.
 
 - A home is the place of the edges: memory ("ram"), the SSD with passes ("sweep"), or the SSD with reads of single
   lists ("direct").
@@ -179,7 +180,7 @@ def open_edges(
     ----------
     dataset : the edges
     types : the types that batches have
-    max_bytes : largest size of edges that are held in memory; larger ones are read from the SSD
+    max_bytes : memory for the edges; a larger topology is read from the SSD, with only its offsets in memory
     io : the method for reads from the SSD
     times : whether the edges' times are opened too
     """
