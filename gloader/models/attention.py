@@ -230,8 +230,9 @@ class RunningSoftmax:
 
     def __init__(self, values: Sequence[torch.Tensor], like: torch.Tensor) -> None:
         self._values = values
-        self._top = torch.full_like(like, torch.finfo(like.dtype).min)
-        self._total = torch.zeros_like(like)
+        self._top = torch.full_like(like, torch.finfo(like.dtype).min)  # largest score so far, (n, heads)
+        self._total = torch.zeros_like(like)  # sum of the weights, (n, heads)
+        # For each head: weighted sums of rows, (n, W).
         self._sums = [value.new_zeros(len(like), value.shape[1]) for value in values]
 
     def add_edges(self, scores: torch.Tensor, edges: Adjacency) -> None:

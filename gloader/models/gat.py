@@ -70,8 +70,8 @@ class GatConv(nn.Module):
         self.heads = heads
         self.concat = concat
         self.add_self_loops = add_self_loops
-        self.head_dim = out_dim // heads if concat else out_dim
-        self.lin = nn.Linear(in_dim, heads * self.head_dim, bias=False)
+        self.head_dim = out_dim // heads if concat else out_dim  # columns of a head
+        self.lin = nn.Linear(in_dim, heads * self.head_dim, bias=False)  # all heads' projections
         self.att_src = nn.Parameter(torch.empty(1, heads, self.head_dim))
         self.att_dst = nn.Parameter(torch.empty(1, heads, self.head_dim))
         self.bias = nn.Parameter(torch.zeros(out_dim))
@@ -269,7 +269,7 @@ class RelationAttention(nn.Module):
         self.in_dim = in_dim
         self.out_dim = out_dim
         self.heads = heads
-        self.head_dim = out_dim // heads
+        self.head_dim = out_dim // heads  # columns of a head
         self.lin_src = nn.Linear(in_dim, out_dim, bias=False)
         self.lin_dst = nn.Linear(own_dim, out_dim, bias=False)
         self.att_src = nn.Parameter(torch.empty(1, heads, self.head_dim))

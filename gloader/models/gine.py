@@ -173,8 +173,8 @@ class GineConv(nn.Module):
         self.edge_dim = edge_dim
         norm = [nn.BatchNorm1d(hidden)] if batch_norm else []
         self.nn = nn.Sequential(nn.Linear(in_dim, hidden), *norm, nn.ReLU(), nn.Linear(hidden, out_dim))
-        self.eps = nn.Parameter(torch.zeros(1))
-        self.lin = nn.Linear(edge_dim, in_dim)
+        self.eps = nn.Parameter(torch.zeros(1))  # weight of the node's own row, minus 1
+        self.lin = nn.Linear(edge_dim, in_dim)  # W and b of a message
 
     def forward(self, x_src: torch.Tensor, x_dst: torch.Tensor, block: DeviceBlock) -> torch.Tensor:
         """Return (D, out_dim) for sources ``x_src`` (U, in_dim) and destinations ``x_dst`` (D, in_dim).

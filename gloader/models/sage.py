@@ -45,8 +45,8 @@ class SageConv(nn.Module):
         super().__init__()
         self.in_dim = in_dim
         self.out_dim = out_dim
-        self.lin_l = nn.Linear(in_dim, out_dim, bias=bias)
-        self.lin_r = nn.Linear(in_dim, out_dim, bias=False) if has_root else None
+        self.lin_l = nn.Linear(in_dim, out_dim, bias=bias)  # W_l and b, for the neighbours
+        self.lin_r = nn.Linear(in_dim, out_dim, bias=False) if has_root else None  # W_r, for the node itself
 
     def forward(self, x_src: torch.Tensor, x_dst: torch.Tensor, block: DeviceBlock) -> torch.Tensor:
         """Return (D, out_dim) for sources ``x_src`` (U, in_dim) and destinations ``x_dst`` (D, in_dim)."""

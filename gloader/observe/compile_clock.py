@@ -33,7 +33,7 @@ class _CompileClock(Listener):
         # Compile seconds before the first loader, set by `say_compiling`. The warning counts only later seconds,
         # because a user waits for them.
         self.reported_from_s = math.inf
-        self.has_warned = False
+        self.has_warned = False  # whether the warning was logged
 
     def on_start(self, event: Event) -> None:
         """Record that a compilation starts. Loading a kernel from numba's cache does not count."""

@@ -127,12 +127,13 @@ class StatsRecorder:
     def __init__(self, epoch: int) -> None:
         self._lock = threading.Lock()
         self._epoch = epoch
+        # By field name of `EpochStats`.
         self._counts = dict.fromkeys(
             ("batches", "seeds", *OF_TABLES, "edge_passes", "edge_bytes_read", "edge_bytes_written"), 0
         )
-        self._tables: dict[str, dict[str, int]] = {}
-        self._seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
-        self._retrieval_s = 0.0
+        self._tables: dict[str, dict[str, int]] = {}  # by table name: the counts in `OF_TABLES`
+        self._seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)  # thread-seconds by stage
+        self._retrieval_s = 0.0  # see `EpochStats.retrieval_s`
         self.start()
 
     def start(self) -> None:

@@ -125,8 +125,8 @@ class Work:
         self.batches = batches
         self._instruments = instruments
         self._is_counted = is_counted
-        self._recorder = instruments.recorder(batch.epoch)
-        self._notes: dict[str, NoteValue] | None = None
+        self._recorder = instruments.recorder(batch.epoch)  # the epoch's sums
+        self._notes: dict[str, NoteValue] | None = None  # facts for the timeline, see `note`
         self._bytes_read = 0
         self._bytes_written = 0
         self._requests = 0

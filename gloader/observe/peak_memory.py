@@ -159,7 +159,7 @@ class PeakMemory:
     """Context manager whose thread watches the process's anonymous memory inside the block, and keeps it bounded."""
 
     def __init__(self) -> None:
-        self._bare = bare_bytes()
+        self._bare = bare_bytes()  # bytes of the interpreter and torch
         self._most = anonymous_bytes()  # peak so far, with the bare memory
         self.begin_course()
         self._bound: int | None = None  # bytes above `_other_bytes`
@@ -171,7 +171,7 @@ class PeakMemory:
         self._passed = 0  # peak of the run's memory after a return of freed memory: what was really in use
         self._compiled_s = 0.0  # compile seconds when the bound was set
         self._turn = threading.Lock()  # held while a reading or a bound is recorded
-        self._ended = threading.Event()
+        self._ended = threading.Event()  # set at the end of the block
         self._thread = threading.Thread(target=self._watch, name="gloader-memory", daemon=True)
 
     @property

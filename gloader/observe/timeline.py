@@ -274,9 +274,9 @@ class TimelineRecorder:
         self._max_events = max_events
         # One ticket per event. `next` is atomic, so the limit needs no lock.
         self._tickets = itertools.count()
-        self._tracks: list[_Track] = []
-        self._lock = threading.Lock()
-        self._local = threading.local()
+        self._tracks: list[_Track] = []  # one per thread
+        self._lock = threading.Lock()  # held while `_tracks` changes
+        self._local = threading.local()  # holds the calling thread's track
 
     @property
     def num_events(self) -> int:

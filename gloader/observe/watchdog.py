@@ -82,8 +82,8 @@ class Watchdog:
         # Every stage enters and leaves here with every batch. One dict operation is atomic and needs no lock.
         self._running: dict[Activity, None] = {}
         self._last_end_ns = 0  # end of the last activity
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()  # guards `_thread`
+        self._thread: threading.Thread | None = None  # None before `start` and after `close`
         self._is_closing = threading.Event()
 
     def start(self) -> None:

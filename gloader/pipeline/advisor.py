@@ -208,13 +208,13 @@ class _ReplayedEpoch:
         )
         self.doubt = calibrated.doubt  # the reason not to trust the replay, or ""
         self._fit = calibrated.fit  # factors that make the replay as long as the measured epoch
-        self.measured_s = measured.epoch_s[measured.counted[-1]]
+        self.measured_s = measured.epoch_s[measured.counted[-1]]  # seconds of the last counted epoch
         # The recorded work of each batch.
         self._known = [batch for batch in work.batches if batch.epoch in measured.counted]
-        self._costs = learn_costs(recording)
-        self._sampling = SampleCosts.of(recording)
+        self._costs = learn_costs(recording)  # costs of work on rows
+        self._sampling = SampleCosts.of(recording)  # costs of sampling
         needs = _needs_of(plan, load)
-        self._correction = _correction(needs, recording, work, measured)
+        self._correction = _correction(needs, recording, work, measured)  # factors for every plan's needs
         # Replayed seconds of a step without a change. Other plans are compared with them.
         self._base_s = self._steady_s(needs, self._shape, plan)
 

@@ -89,7 +89,7 @@ class BufferRing:
     ) -> None:
         self._allocate = allocate
         self.forms = tuple(forms)
-        self._rows = tuple(max(count, 1) for count in rows)
+        self._rows = tuple(max(count, 1) for count in rows)  # see `rows`
         self._largest = self._rows  # the row counts of the batch with the most bytes
         self._max_bytes = max_bytes
         num_bytes = self._num_bytes(self._rows)

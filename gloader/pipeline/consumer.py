@@ -316,11 +316,12 @@ class EpochIterator(Iterator[B], Generic[B]):
         on_batch: Callable[[BatchId], None],
         on_end: OnEnd,
     ) -> None:
-        self._recorder = run.consumer.begin_epoch(epoch)
+        self._recorder = run.consumer.begin_epoch(epoch)  # the epoch's sums
         self._num_left = num_left
         self._on_batch = on_batch
         self._turn = threading.Lock()  # held by the thread that takes a batch
         self._pid = os.getpid()
+        # None after the end of the epoch.
         self._open: _OpenEpoch | None = _OpenEpoch(run, self._recorder, on_end)
 
     @property
@@ -414,7 +415,7 @@ class _OpenEpoch:
         self.run = run
         self._recorder = recorder
         self._on_end = on_end
-        self._is_over = False
+        self._is_over = False  # whether `end` was called
         self._pid = os.getpid()
         recorder.start()
 

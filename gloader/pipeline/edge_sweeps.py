@@ -161,7 +161,7 @@ class SweptBatches:
         self._num_swept = start  # positions with all hops, from position 0 on
         self._num_released = start  # positions whose batches are made
         self._error: BaseException | None = None  # ended the passes
-        self._is_closed = False
+        self._is_closed = False  # see `cancel`
 
     @property
     def num_ready(self) -> int:
@@ -392,12 +392,13 @@ class EdgeSweeps:
         self.sampler = tier.sampler
         self.stream = stream
         self.instruments = instruments
-        self.num_types = len(tier.type_starts) - 1
+        self.num_types = len(tier.type_starts) - 1  # node types
         self.known = _first_known(tier.probed, stream, tier.type_starts)  # the reused batches
         start = len(self.known)
         self.swept = SweptBatches(batches_swept(tier.num_batches, planned), start=start)
         self._feedback = feedback
         rule = tier.sampler.rule
+        # Makes the passes, on `thread`.
         self._sweep = SweepEdges(tier.passes, rule, stream, feedback=feedback, instruments=instruments)
         feed = PassFeed(stream, self.swept, size=tier.num_batches, num_hops=rule.num_hops, start=start)
         self.thread: StageThread = stage_thread(self._sweep, feed, self.swept, failures)

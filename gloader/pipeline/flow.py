@@ -68,7 +68,7 @@ class SuperbatchWindow:
         self._permits: Channel[None] = Channel(size)  # a counting semaphore that can be cancelled
         for _ in range(size):
             self._permits.put(None)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards `_staged`
         self._staged: dict[int, StagedSuperbatch] = {}  # by number
 
     def wait_for_room(self) -> None:
@@ -250,7 +250,7 @@ class BatchFeed:
         self._staged = staged
         self._batches = batches
         self._first_read = first_read
-        self._superbatch: StagedSuperbatch | None = None
+        self._superbatch: StagedSuperbatch | None = None  # the superbatch whose batches are being read
         self._index = 0  # the next batch's index in its superbatch
 
     def get(self) -> BatchJob:

@@ -146,10 +146,12 @@ class PipelineRun:
         self._tier = tier
         self._feedback = feedback
         self._ranks = ranks
+        # Buffers for the batches that this run gathers.
         self._ring = InterleavedRings([tier.ring]) if ranks is None else ranks.ring
+        # The batches of all ranks that this run serves.
         self._stream = stream if ranks is None else stream.of_ranks(ranks.ranks)
         self._is_closed = False
-        self._pid = os.getpid()
+        self._pid = os.getpid()  # a forked child must not close the run
         self._has_ended_well = True  # all threads ended at `close`
         self._gathered: Channel[HostBatch] = Channel(WAITING)  # gathered batches of all ranks
         # Gathered batches of this rank only.
@@ -178,7 +180,7 @@ class PipelineRun:
         )
         # The previous run, if any, cancelled the ring when it was closed.
         self._ring.resume(is_lending=lending is not None)
-        self._sweeps = None
+        self._sweeps = None  # passes over the edges, if they are on the SSD
         if tier.sweeps is not None:
             self._sweeps = EdgeSweeps(
                 tier.sweeps,
@@ -188,7 +190,7 @@ class PipelineRun:
                 instruments=self._instruments,
                 failures=self._failures,
             )
-        self._exchange: RowExchange | None = None
+        self._exchange: RowExchange | None = None  # with other machines
         self._pipeline = self._in_memory() if tier.ssd is None else self._out_of_core(tier.ssd)
         if self._stream.has(0):
             try:

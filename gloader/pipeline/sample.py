@@ -217,7 +217,7 @@ class ReplayTrace:
     def __init__(self, sweeps: EdgeSweeps, types: Sequence[int] = (0,)) -> None:
         self._sweeps = sweeps
         self._types = types
-        self._has_edges = max(types, default=0) >= sweeps.num_types
+        self._has_edges = max(types, default=0) >= sweeps.num_types  # whether a table has edge features
 
     def process(self, position: int) -> TraceEntry:
         """Return the trace entry of the batch at ``position`` of the stream."""
@@ -329,7 +329,7 @@ class KeptBatches:
         # Reentrant: freeing a batch may run the garbage collector. It may close a run, which calls `cancel` in this
         # thread.
         self._lock = threading.RLock()
-        self._batches: dict[int, KeptBatch] = {}
+        self._batches: dict[int, KeptBatch] = {}  # by position
         self._left_bytes = max_bytes  # room for further batches
 
     def has_room(self, batch: AnyBatch) -> bool:
@@ -459,8 +459,8 @@ class SamplerPool(Generic[B]):
         # for far traces, and none would make the batches whose memory the next sweep needs. So sweeps notify this
         # condition.
         self._changed = SignalSafeCondition() if ready is None else ready.changed
-        self._batches: _Lane[B] = _Lane(sample, ahead=ahead)
-        self._traces = None if sample_trace is None else _Lane(sample_trace, ahead=ahead)
+        self._batches: _Lane[B] = _Lane(sample, ahead=ahead)  # batches to be executed
+        self._traces = None if sample_trace is None else _Lane(sample_trace, ahead=ahead)  # traces, far ahead
         self._is_closed = False
 
     @property
@@ -568,7 +568,7 @@ class _Lane(Generic[T]):
         self.started = 0  # positions handed to threads
         self.taken = 0  # positions handed to the consumer
         self.end = _NO_END  # positions from here on are not started, as sampling failed before
-        self.done: dict[int, T | _Failure] = {}
+        self.done: dict[int, T | _Failure] = {}  # by position
 
     def may_start(self, stream: BatchStream, num_ready: int) -> bool:
         """Return whether another position, among the first ``num_ready``, may be handed to a thread."""

@@ -74,7 +74,7 @@ class BatchStream:
         self._order = order
         self._first = first
         self._end_epoch = end_epoch
-        self._per_epoch = order.num_batches
+        self._per_epoch = order.num_batches  # steps per epoch
         epochs = None if end_epoch is None else max(end_epoch - first.epoch, 0)
         # Number of steps in the stream: 0 if epochs are empty, None if it never ends.
         self._end = (

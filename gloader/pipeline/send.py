@@ -57,7 +57,7 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._changed = SignalSafeCondition()
+        self._changed = SignalSafeCondition()  # guards the fields below
         self._begun: deque[Mark] = deque()  # marks of batches that the sender has not waited for
         self._num_sent = 0  # batches counted by `wait_for_room`
         self._is_over = False  # see `cancel`

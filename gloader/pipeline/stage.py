@@ -179,7 +179,7 @@ class StageMisses:
         self._retrievals = retrievals
         self._feedback = feedback
         self._instruments = instruments
-        self._cancellation = Cancellation()
+        self._cancellation = Cancellation()  # ends a sweep early, see `cancel`
 
     def process(self, planned: PlannedSuperbatch) -> StagedSuperbatch:
         """Return ``planned`` with sources of its missing rows; errors as in `MissRetrieval.begin`."""

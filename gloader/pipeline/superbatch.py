@@ -233,17 +233,17 @@ class RunFeedback:
         self._num_ranks = num_ranks
         self._learner = learner
         self._table_names = tuple(table_names)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held while the fields below change
         self._cores = len(os.sched_getaffinity(0))
         self._sums: dict[int, _Sums] = {}  # by superbatch number, from `begin` to the last step
         self._current: int | None = None  # number of the superbatch with the last delivered batch
         self._is_last_of_current = False  # whether this batch is the superbatch's last one
         self._known: _Known | None = None  # of the last finished superbatch
         self._step_factor = 1.0  # measured over predicted seconds of a step
-        self._calibration = Calibration()
-        self._device = DeviceClock()
-        self._done: deque[SuperbatchReport] = deque(maxlen=_REMEMBERED)
-        self._passes: deque[MeasuredPass] = deque(maxlen=_REMEMBERED)
+        self._calibration = Calibration()  # corrections of predicted disk times
+        self._device = DeviceClock()  # see `device`
+        self._done: deque[SuperbatchReport] = deque(maxlen=_REMEMBERED)  # reports of finished superbatches
+        self._passes: deque[MeasuredPass] = deque(maxlen=_REMEMBERED)  # measured passes over the edges
         self._edges_s = 0.0  # disk time for one batch's edges
 
     @property

@@ -149,7 +149,7 @@ class Failures:
 
     def __init__(self, on_overdue: Callable[[BaseException], None]) -> None:
         self._lock = threading.Lock()
-        self._errors: list[BaseException] = []
+        self._errors: list[BaseException] = []  # in the order of `add`
         self._on_overdue = on_overdue
         self._timer: threading.Timer | None = None  # ends the run with the first error after `_PATIENCE_S`
         self._is_closed = False  # later errors are ignored
@@ -300,8 +300,8 @@ class Channel(Generic[T]):
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._items: deque[T] = deque()
-        self._changed = SignalSafeCondition()
-        self._is_closed = False
+        self._changed = SignalSafeCondition()  # guards the fields of the channel
+        self._is_closed = False  # whether the stream has ended
         self._error: BaseException | None = None  # raised by `get` after the last item
 
     def put(self, item: T) -> None:

@@ -233,7 +233,7 @@ class RowChoice:
         self._hotness = hotness
         self._work = workload
         self._all = tables
-        self._tables = [table for table in tables if not table.is_of_edges]
+        self._tables = [table for table in tables if not table.is_of_edges]  # the tables of nodes
         self._as_stored = as_stored
 
     def plans(self, num_bytes: int) -> list[DeviceCachePlan]:
