@@ -71,11 +71,11 @@ types: setup
 	$(BIN)/mypy -p gloader
 	$(BIN)/mypy experiments
 
-# A worker for each core, and no more than four, each of which takes 1 GB and compiles what it needs; a file's tests stay
-# together, so that what they share is built once, and the files that take longest come first (tests/durations.py).
-# Workers that wait for a core must not spin. The kernels that the tests need are compiled before, each once: workers that
-# begin with an empty cache would compile the same ones side by side.
-WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# One worker more than there are cores, because some tests wait for processes and leave a core idle; four at most, each
+# of which takes 1 GB. A file's tests stay together, so that what they share is built once, and the files that take
+# longest come first (tests/durations.py). Workers that wait for a core must not spin. The kernels that the tests need
+# are compiled before, each once: workers that begin with an empty cache would compile the same ones side by side.
+WORKERS := -n $(shell expr $$(nproc) + 1) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 unit durations: export OMP_WAIT_POLICY = PASSIVE
 unit: setup
 	$(BIN)/python tests/compiled_kernels.py
