@@ -6,7 +6,10 @@ other code reads them from here. A group is one of the dataclasses in `LoaderSet
 
 - The features lie in memory or on the SSD. The host cache is memory for rows of features on the SSD.
 - A superbatch is a number of batches that are sampled and planned together.
-- The spill disk holds temporary files. A pack is such a file, with the missing rows of a superbatch in batch order.
+- The spill disk holds temporary files. A pack is such a file: the rows of a superbatch that no cache holds, in batch
+  order.
+- Fan-outs are the numbers of neighbours to sample per node, one for each hop. A relation is an edge type.
+- A rank is one of several processes that train together.
 """
 
 from __future__ import annotations
@@ -50,9 +53,9 @@ if TYPE_CHECKING:
 
     from gloader.ssd_store.os_io import StrPath
 
-# The allowed values of settings.
+# The allowed values of settings. The field with each type explains the values.
 ModelName = Literal["graphsage", "gcn", "gat", "gine", "mlp", "rsage", "rgcn", "rgat"]
-HETERO_MODELS: Final = ("rsage", "rgcn", "rgat")
+HETERO_MODELS: Final = ("rsage", "rgcn", "rgat")  # models for graphs with several node types
 Layout = Literal["layered", "merged"]
 Features = Literal["auto", "ram", "ssd"]
 TopologyHome = Literal["auto", "ram", "sweep", "direct"]
@@ -380,7 +383,7 @@ class ObjectSettings:
         return settings
 
     def keywords(self) -> dict[str, Any]:
-        """Return the keywords of `gloader.Dataset.open` with these settings."""
+        """Return these settings as keywords of `gloader.Dataset.open`."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     def recorded(self) -> dict[str, Any]:
@@ -429,13 +432,13 @@ class LoaderSettings:
         return self.of(**merged)
 
     def keywords(self) -> LoaderKeywords:
-        """Return the keywords of `gloader.Loader` with these settings."""
+        """Return these settings as keywords of `gloader.Loader`."""
         groups = [getattr(self, group) for group in _GROUPS]
         values: Any = {part.name: getattr(group, part.name) for group in groups for part in fields(group)}
         return values
 
     def check(self) -> None:
-        """Raise ConfigError for the first invalid setting, except settings that are checked at their use."""
+        """Raise ConfigError for the first invalid setting. Settings that are missing here are checked at their use."""
         require_choice("features", self.memory.features, get_args(Features))
         require_choice("topology", self.memory.topology, get_args(TopologyHome))
         require_choice("policy", self.memory.policy, get_args(Policy))
@@ -450,7 +453,7 @@ class LoaderSettings:
             ("buffers", self.memory.buffers, 1),
             ("epochs", self.stages.epochs, 0),
         ):
-            count: object = value
+            count: object = value  # a caller may pass another type than the annotated one
             if count is not None and not isinstance(count, Integral):
                 raise ConfigError(f"{name} is {count!r}; it must be a whole number")
             if value is not None and value < least:
@@ -461,6 +464,7 @@ class LoaderSettings:
             raise ConfigError(f"seed is {seed!r}; it must be an integer")
 
     def _check_times(self) -> None:
+        """Raise ConfigError for an invalid setting of the query times."""
         sampling = self.sampling
         require_choice("time_strategy", sampling.time_strategy, get_args(TimeStrategy))
         require_choice("time_bound", sampling.time_bound, get_args(TimeBound))
@@ -476,14 +480,15 @@ class LoaderSettings:
         return {
             RECORDED_AS.get(name, name): _recorded(value)
             for name, value in self.keywords().items()
-            if NOT_A_FLAG not in getattr(_types()[name], "__metadata__", ())
+            if NOT_A_FLAG not in getattr(_types()[name], "__metadata__", ())  # the arguments of Annotated
         }
 
 
 # The default of each group, by the group's field in `LoaderSettings`.
 _GROUPS: Final[Mapping[str, Any]] = {part.name: part.default for part in fields(LoaderSettings)}
 
-# Keys of config.yaml that differ from the keywords. They are kept, so that runs of earlier versions can be resumed.
+# The keywords whose key in config.yaml has another name. The keys are those of earlier versions, whose runs can be
+# resumed.
 RECORDED_AS: Final[Mapping[str, str]] = {
     "memory_budget": "memory_budget_bytes",
     "cache": "cache_bytes",
@@ -573,7 +578,7 @@ def loader_defaults() -> dict[str, Any]:
 
 @cache
 def _types() -> dict[str, Any]:
-    """Return the annotation of every field of the groups, by name."""
+    """Return the annotation of every field of the groups, by name, with the arguments of Annotated."""
     hints = (get_type_hints(type(group), include_extras=True) for group in _GROUPS.values())
     return {name: hint for group in hints for name, hint in group.items()}
 
@@ -599,7 +604,7 @@ def _read_named(name: str, value: Any) -> Any:
 
 
 def _read(name: str, value: Any) -> Any:
-    """Return ``value`` in the type of the field ``name``."""
+    """Return a keyword's ``value`` in the type of the field ``name``: sizes and shares may be text."""
     hint = _types()[name]
     if value is None:
         return None

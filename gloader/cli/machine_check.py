@@ -1,7 +1,9 @@
 """Checks for `gloader doctor`: the machine, its disk, and the network between a launch's machines.
 
-A check returns a finding: a name, a value and, if something is wrong, a severity and a fix. `diagnose` runs all
-checks of one machine. `survey_launch` measures the network, and `network_findings` turns the result into findings.
+A check returns a finding: a name, a value, a severity and, if something is wrong, a fix. `diagnose` runs all checks of
+one machine. With ``--network``, torchrun starts the command on several machines: this is a launch, and its processes
+are ranks. `survey_launch` then tries several network interfaces, and `network_findings` turns the resulting survey into
+findings. gloo is torch's library for communication between CPUs.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.cost.device_profile import DeviceProfile
 
 
-Severity = Literal["ok", "note", "problem"]
+Severity = Literal["ok", "note", "problem"]  # see `MachineFinding`
 
 _REQUIRED = ("numpy", "numba", "torch")  # packages without which gloader does not run
 # Optional packages, each with its extra in pyproject.toml.
@@ -45,8 +47,8 @@ _MIN_MEMORY_BYTES = 2 << 30
 _MIN_FREE_BYTES = 5 << 30
 # With less free space, a checkpoint or a compiled kernel may not find room.
 _FULL_BYTES = 64 << 20
-_MIN_DESCRIPTORS = 256
-_CGROUP = Path("/sys/fs/cgroup")
+_MIN_DESCRIPTORS = 256  # open files of one process
+_CGROUP = Path("/sys/fs/cgroup")  # the container's limits of cores and memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,7 @@ def check_versions() -> list[MachineFinding]:
 
 
 def _version(package: str) -> str | None:
+    """Return the installed version of ``package``, or None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -105,7 +108,7 @@ def _version(package: str) -> str | None:
 
 
 def check_cores() -> MachineFinding:
-    """Return the number of cores available to this process."""
+    """Return the number of cores available to this process, by its CPU affinity and its cgroup."""
     usable, present, quota = len(os.sched_getaffinity(0)), os.cpu_count() or 1, cpu_quota(_CGROUP)
     text = f"{usable} of {present}" + (f", limited to {quota:.3g} by its cgroup" if quota else "")
     fix = "with one core nothing overlaps; give the process two or more"
@@ -199,7 +202,7 @@ def check_disk(folder: Path) -> list[MachineFinding]:
 
 
 def _probe(base: Path) -> list[MachineFinding]:
-    """Measure the disk of the folder ``base``; return its rates and its ways of reading."""
+    """Measure the disk of the folder ``base``; return its rates, and whether it supports O_DIRECT and io_uring."""
     from gloader.ssd_store.cost.profile import io_capabilities, refresh_profile, remembered_profile
 
     try:
@@ -212,6 +215,7 @@ def _probe(base: Path) -> list[MachineFinding]:
         f"{format_bytes(rates.read_bytes_per_s)}/s read, {format_bytes(rates.write_bytes_per_s)}/s written, "
         "as probed just now"
     )
+    # Loaders use a remembered profile, which later runs may have corrected. Its rates can differ from the probe's.
     used = [] if (known := remembered_profile(base)) is None else [used_rates(known, time.time())]
     direct = _judged(
         "O_DIRECT",
@@ -229,11 +233,13 @@ def _probe(base: Path) -> list[MachineFinding]:
 
 
 def used_rates(profile: DeviceProfile, now: float) -> MachineFinding:
-    """Return the rates that loaders use, with their age and the number of runs behind them.
+    """Return the rates that loaders use, with their age and the number of runs that corrected them.
+
+    Each run records one lesson: the ratio of measured to predicted disk times. Lessons correct the probe's rates.
 
     Parameters
     ----------
-    profile : the device's remembered facts
+    profile : the device's remembered rates and lessons
     now : seconds since 1970
     """
     times, learnt = profile.times, profile.learnt
@@ -246,13 +252,13 @@ def used_rates(profile: DeviceProfile, now: float) -> MachineFinding:
     if not learnt.lessons:
         return MachineFinding(name="rates used", value=f"{rates}: {measured}")
     runs = len(learnt.lessons)
-    last = _age(now - learnt.lessons[0].when)
+    last = _age(now - learnt.lessons[0].when)  # the newest lesson comes first
     taught = f"learnt from {runs} {'run' if runs == 1 else 'runs'}, {'' if runs == 1 else 'the last '}{last}"
     return MachineFinding(name="rates used", value=f"{rates}: {taught}; {measured}")
 
 
 def _age(seconds: float) -> str:
-    """Return a past time in words, in its largest whole unit."""
+    """Return an age in words, such as "2 hours ago", in its largest whole unit."""
     for name, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if (count := int(seconds // length)) >= 1:
             return f"{count} {name}{'' if count == 1 else 's'} ago"
@@ -265,12 +271,14 @@ HOW_TO_RUN: Final = (
     "--network`"
 )
 _START_S: Final = 60.0  # longest wait for all machines of the launch
-# Maximum of pairs of machines in the table. With more pairs, the slowest are shown.
+# Maximum number of pairs of machines in the table. With more pairs, the slowest are shown.
 _MOST_PAIRS: Final = 12
 
 
 def survey_launch(launch: RankLaunch) -> Survey:
     """Measure the network between torchrun's machines; collective.
+
+    Collective means that all ranks must call it, because each waits for the others.
 
     Raises
     ------
@@ -293,13 +301,17 @@ def survey_launch(launch: RankLaunch) -> Survey:
         store = fresh_store(launch_store, rank=rank, world_size=world_size, timeout=timeout)
         return survey_network(store, rank=rank, world_size=world_size)
     except (RuntimeError, ValueError) as error:
+        # A ConfigError is a ValueError, too, but its message is already complete.
         if isinstance(error, ConfigError):
             raise
         raise apart(launch, error) from error
 
 
 def network_findings(survey: Survey) -> list[MachineFinding]:
-    """Return the findings, with advice. Pure."""
+    """Return a survey's findings. Pure.
+
+    Their order: each machine, each pair, all machines with the current setting and with other settings, the advice.
+    """
     findings = [_machine(card, survey.now, number) for number, card in enumerate(survey.cards)]
     findings += _pairs(survey)
     findings.append(_together(survey.now, "all together"))
@@ -319,14 +331,19 @@ def to_json(survey: Survey) -> dict[str, Any]:
 
 
 def _trial_json(trial: NetworkTrial) -> dict[str, Any]:
+    """Return a trial as JSON. JSON has no tuples as keys, so pairs become [machine, machine, bytes/s, seconds]."""
     pairs = [[*pair, *link] for pair, link in trial.pairs.items()]
     return {**asdict(trial), "pairs": pairs}
 
 
 def _machine(card: Card, now: NetworkTrial, number: int) -> MachineFinding:
-    """Return the network interface that gloo, torch's network library, uses on machine ``number``, and all others."""
+    """Return the network interface that gloo uses on machine ``number``, the reason, and the other interfaces.
+
+    ``card`` describes the machine. ``now`` is the trial with the current setting.
+    """
     from gloader.distributed.network.interfaces import INTERFACE_VARIABLE, interface_of
 
+    # Without a connection, gloo's address is unknown. By default, gloo takes the host name's address.
     address = now.used[number] if now.used else card.resolved
     name = interface_of(address, card.interfaces)
     why = f"{INTERFACE_VARIABLE}={card.named}" if card.named else "what its host name resolves to"
@@ -345,6 +362,7 @@ def _machine(card: Card, now: NetworkTrial, number: int) -> MachineFinding:
 def _pairs(survey: Survey) -> list[MachineFinding]:
     """Return the rate and the latency for each pair of machines, the slowest pair first."""
     names = [card.name for card in survey.cards]
+    # ``pairs`` maps two machines' numbers to (bytes per second, seconds of latency).
     ranked = sorted(survey.now.pairs.items(), key=lambda pair: pair[1][0])
     return [
         MachineFinding(
@@ -364,12 +382,13 @@ def _together(trial: NetworkTrial, name: str) -> MachineFinding:
 
 
 def _named(trial: NetworkTrial) -> str:
-    """Return the names of the interfaces in a trial."""
+    """Return the different values of the interface setting in a trial, each as for GLOO_SOCKET_IFNAME."""
     names = sorted({trial.setting.value_on(number) for number in range(len(trial.setting.names))})
     return " and ".join(names)
 
 
 def _advice(survey: Survey) -> list[MachineFinding]:
+    """Return one finding with the advice, or one for each machine if their commands to copy differ."""
     advice, names = survey.advice, [card.name for card in survey.cards]
     severity: Severity = "problem" if advice.is_needed else "note" if advice.lines else "ok"
     rate = "" if advice.trial is None else f", {_rate(advice.trial.bytes_per_s)} as measured with it"
@@ -394,4 +413,5 @@ def what_to_do(survey: Survey) -> str:
 
 
 def _rate(num_bytes: float) -> str:
+    """Return ``num_bytes`` per second as text."""
     return f"{format_bytes(int(num_bytes))}/s"

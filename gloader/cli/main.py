@@ -1,4 +1,8 @@
-"""The `gloader` command: parses the words, runs one command, and turns every error into one line and a status."""
+"""The `gloader` command: parses the command line, runs one command, and turns errors into a message and a status.
+
+`main` is the entry point. It normalises the words of the command line, and calls the app from `build_app`. The app is
+made with cyclopts, which takes flags and help texts from the commands' signatures and docstrings.
+"""
 
 import os
 import sys
@@ -52,6 +56,7 @@ def build_app() -> App:
         version=gloader.__version__,
         # A repeated flag is a typing error, except for the flags in `REPEATED`.
         default_parameter=Parameter(allow_repeating=False),
+        # `main` reports errors itself, so cyclopts only raises them.
         exit_on_error=False,
         print_error=False,
         help_on_error=False,
@@ -72,10 +77,11 @@ def build_app() -> App:
 def normalise(words: Sequence[str]) -> list[str]:
     """Return the command line with every flag hyphenated: ``--batch_size=8`` becomes ``--batch-size=8``. Pure.
 
-    ``--symmetrize`` may stand alone or before a relation. Before a source or a path it stands alone, and goes last.
+    ``--symmetrize`` takes an optional value: a relation. A source or a path after it is no relation but the next
+    argument. The flag is then moved to the end, so that the parser does not take this argument as its value.
     """
     normal: list[str] = []
-    last: list[str] = []
+    last: list[str] = []  # flags that are moved to the end
     for position, word in enumerate(words):
         # Everything after a bare "--" is an argument, in any form.
         if word == "--":
@@ -90,7 +96,7 @@ def normalise(words: Sequence[str]) -> list[str]:
 
 
 def _command(arguments: Sequence[str]) -> App | None:
-    """Return the command at the beginning of ``arguments``, or None."""
+    """Return the command that the first of ``arguments`` names, or None. `report` takes it for its message."""
     app = build_app()
     return next((app[word] for word in arguments[:1] if word in app), None)
 
@@ -101,13 +107,15 @@ def main(words: Sequence[str] | None = None) -> int:
     0: done; 1: the run failed; 2: the command line, a configuration or an input is wrong; 130: Ctrl-C;
     143: SIGTERM.
     """
-    # Otherwise torch's idle threads would spin on the cores that sampling and gathering need.
+    # Otherwise torch's idle threads would spin on the cores that sampling and gathering need. This precedes torch's
+    # import, which reads the variable.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = normalise(sys.argv[1:] if words is None else words)
     try:
         with termination_unwinds():
             status = build_app()(arguments)
-    # The reader of stdout, such as `head`, has ended. With stderr closed, Python prints no message about this at exit.
+    # The program that reads stdout, such as `head`, has ended. With stderr closed, Python prints no message about this
+    # at exit.
     except BrokenPipeError:
         sys.stderr.close()
         return EXIT_OK
@@ -116,7 +124,8 @@ def main(words: Sequence[str] | None = None) -> int:
             raise
         report(error, _command(arguments))
         return exit_status(error)
-    # A signal may appear as another error, which is no bug. All other exceptions, bugs and exits, are raised again.
+    # Ctrl-C or SIGTERM may lead to another error while blocks end. This is reported as the signal, not as a bug. All
+    # other exceptions, bugs and exits, are raised again.
     except BaseException as error:
         signalled = interruption_behind(error)
         if signalled is None:
@@ -124,5 +133,6 @@ def main(words: Sequence[str] | None = None) -> int:
         report(error)
         return signalled
     finally:
+        # Tests run several commands in one process; the log must not go to an earlier command's console.
         show_logs(None)
     return status if isinstance(status, int) else EXIT_OK

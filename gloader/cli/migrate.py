@@ -1,7 +1,8 @@
 """`gloader migrate`: the migration of a DGL or PyG script to gloader.
 
-Each name that the script uses from DGL or PyG gets a verdict: it maps, stays, changes, is not needed, or does not map.
-The changed lines are shown as a diff.
+Each name that the script uses from DGL or PyG gets a verdict: it maps (gloader has the same name), stays (the script
+keeps it), changes, is not needed, or does not map. A finding is one name with its verdict, its line and a text. The
+bridge `gloader.bridges.migrate` finds them; this module shows them. The changed lines are shown as a diff.
 """
 
 import sys
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from gloader.bridges.migrate.draft import Finding
     from gloader.bridges.migrate.migration import Migration
 
-# Maximum of line numbers shown for a name.
+# Maximum number of line numbers in a row of the table.
 _MAX_LINES = 3
 
 
@@ -87,17 +88,20 @@ def _show(screen: Screen, migration: "Migration") -> None:
 
 
 def _modules(screen: Screen, title: str, findings: "Iterable[Finding]") -> None:
-    """Write a line for each module (``text``) with the names that the script uses from it."""
-    names: dict[str, set[str]] = {}
+    """Write a line for each module with the names that the script uses from it.
+
+    In findings with these verdicts, ``text`` is the module or the class that has the name.
+    """
+    names: dict[str, set[str]] = {}  # the names by module
     for finding in findings:
         names.setdefault(finding.text, set()).add(finding.name.rpartition(".")[2])
     _write(screen, title, [("", f"{text}: {', '.join(sorted(names[text]))}") for text in sorted(names)])
 
 
 def _list(screen: Screen, title: str, findings: "Iterable[Finding]") -> None:
-    """Write a row for each explanation: line numbers, the names that it holds for, and its text."""
-    lines: dict[str, set[int]] = {}
-    names: dict[str, dict[str, None]] = {}
+    """Write a row for each explanation (``text``): line numbers, the explained names, and the explanation."""
+    lines: dict[str, set[int]] = {}  # by explanation
+    names: dict[str, dict[str, None]] = {}  # by explanation; the inner dictionary is an ordered set
     for finding in findings:
         lines.setdefault(finding.text, set()).add(finding.line)
         names.setdefault(finding.text, {})[finding.name] = None
@@ -105,11 +109,13 @@ def _list(screen: Screen, title: str, findings: "Iterable[Finding]") -> None:
 
 
 def _numbers(lines: set[int]) -> str:
+    """Return the first line numbers as text."""
     first = sorted(lines)[:_MAX_LINES]
     return ", ".join(map(str, first)) + (", ..." if len(lines) > len(first) else "")
 
 
 def _write(screen: Screen, title: str, rows: list[tuple[str, str]]) -> None:
+    """Write a table with two columns, or nothing without ``rows``."""
     if not rows:
         return
     table = Table(

@@ -1,7 +1,8 @@
 """`gloader plan`: the best machines for a recorded run.
 
-A replay predicts the run's time on each machine of a file. An offer is a machine with a memory budget, its predicted
-seconds and its price.
+A replay simulates the recorded run with another machine's rates, and so predicts its time on each machine of a file. An
+offer is a machine with a memory budget, the predicted seconds of an epoch, and their price. `gloader.lab.analyze` makes
+the offers; this module shows the best ones.
 """
 
 import math
@@ -49,7 +50,7 @@ def plan(
 
     screen = Screen.open(is_json=output.json)
     for flag, bound in (("--max-dollars", max_dollars), ("--max-seconds", max_seconds)):
-        if bound is not None and not bound >= 0:
+        if bound is not None and not bound >= 0:  # true for NaN, too
             raise ConfigError(f"{flag} is {bound}; it must be a number of at least 0")
     machine_types = read_machines(machines)
 
@@ -78,17 +79,27 @@ def plan(
 
 
 def _show(screen: Screen, offers: "Offers", chosen: "MachineOffer | None", *, bounds: str) -> None:
-    """Write the table and the choice."""
+    """Write the table of the best offers, the impossible machines, and the choice.
+
+    Parameters
+    ----------
+    screen : the command's screen
+    offers : the predictions
+    chosen : the best offer within the bounds, or None
+    bounds : the bounds in words, from `_bounds`
+    """
     if offers.best:
         screen.console.print(_table(offers.best))
     for name, reason in offers.left_out.items():
         screen.say(f"not on {name}: {reason}")
     if chosen is not None:
+        # A bound on dollars alone (" for at most ...") asks for the fastest offer, see `Offers.choose`.
         heading = "the fastest" if bounds.startswith(" for") else "the cheapest"
         screen.say(f"\n{heading}{bounds}: {_words(chosen)}")
     elif not offers.best:
         screen.say("\nthe run fits none of these machines")
     else:
+        # ``best`` is sorted by seconds, the fastest offer first.
         cheapest = min(offers.best, key=lambda offer: offer.dollars)
         screen.say(
             f"\nnone{bounds}: the fastest is {_words(offers.best[0])}; the cheapest is {_words(cheapest)}"
@@ -106,6 +117,7 @@ def _bounds(max_dollars: float | None, max_seconds: float | None) -> str:
 
 
 def _words(offer: "MachineOffer") -> str:
+    """Return one line on an offer. The budget has no space, so that it can be copied as a flag."""
     return (
         f"{offer.machine.name} with --memory-budget {format_bytes(offer.budget_bytes).replace(' ', '')}, "
         f"{format_exact_seconds(offer.seconds)} and {_dollars(offer.dollars)} an epoch"
@@ -127,6 +139,6 @@ def _table(best: "tuple[MachineOffer, ...]") -> Table:
 
 
 def _dollars(dollars: float) -> str:
-    """Return dollars with cents, or with enough places for three digits. Pure."""
+    """Return dollars with cents, or below one dollar with three significant digits. Pure."""
     places = 2 if dollars >= 1 or not dollars else 2 - math.floor(math.log10(dollars))
     return f"${dollars:,.{places}f}"

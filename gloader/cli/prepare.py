@@ -1,7 +1,9 @@
 """`gloader prepare`: conversion of a source into a dataset directory, or into a dataset at a URL.
 
-A source names data in another format, such as ``ogb:ogbn-arxiv``. For a URL the dataset is made in a temporary folder
-and then uploaded. The receipt is the converter's record of the data that it found and used.
+A source names data in another format, such as ``ogb:ogbn-arxiv``. `prepare` is the command: it checks the flags, calls
+`gloader.convert.prepare.prepare`, and prints a table of results. For a URL the dataset is made in a temporary folder
+and then uploaded. The receipt is the converter's record of the data that it found and used. A link table lists edges to
+predict; a relation is an edge type.
 """
 
 import shlex
@@ -49,18 +51,18 @@ def is_prepared(source: str) -> bool:
 
 
 def draft_folder(held: ExitStack) -> Path:
-    """Return the path of a folder to make. It is removed with its content at the end of ``held``.
+    """Return the path of a dataset folder to make. It is removed with its content when ``held`` closes.
 
     It is below $GLOADER_SPILL_DIR or the system's temporary folder. After a kill, a later run removes it.
     """
     from gloader.ssd_store.spill.folder import SpillFolder
 
-    # There is no budget: nothing is spilled there, and conversions check the disk's room themselves.
+    # The budget is 0, because it counts only spilled files. The conversion itself checks that the disk has room.
     return held.enter_context(SpillFolder(budget_bytes=0)).path / "dataset"
 
 
 def upload(screen: Screen, root: Path, url: str, *, overwrite: bool) -> dict[str, object]:
-    """Upload the dataset ``root`` to ``url``, with progress on the screen; return the result for programs."""
+    """Upload the dataset ``root`` to ``url``, with progress on the screen; return the result for ``--json``."""
     # This import is late, because the format needs numpy.
     from gloader.convert.upload import upload_dataset
 
@@ -73,7 +75,7 @@ def upload(screen: Screen, root: Path, url: str, *, overwrite: bool) -> dict[str
     return {"path": report.url, "uploaded": asdict(report)}
 
 
-# Maximum of characters in a receipt's line on the screen.
+# Maximum number of characters in a receipt's line on the screen.
 _RECEIPT_WIDTH = 300
 
 
@@ -176,6 +178,7 @@ class SourceFlags:
         return SourceOptions(**given, needs_labels=needs_labels, memory_budget_bytes=memory_budget)
 
 
+# The flags of a command line without conversion or source flags.
 DEFAULT_CONVERSION, DEFAULT_SOURCE = PrepareFlags(), SourceFlags()
 
 
@@ -238,10 +241,14 @@ def prepare(
 
 
 def require_upload(source: str, url: str, of_source: SourceFlags, conversion: PrepareFlags) -> None:
-    """Check before hours of work that a dataset can go to ``url``. A prepared one must have no conversion flags."""
+    """Raise ConfigError if a dataset cannot be uploaded to ``url``. This check comes before hours of work.
+
+    A prepared dataset is uploaded unchanged, so flags of the conversion and of the source are refused.
+    """
     # This import is late, because the format needs numpy.
     from gloader.convert.upload import require_target
 
+    # These two flags change no byte of the dataset.
     as_it_is = replace(conversion, overwrite=False, memory_budget=None) == DEFAULT_CONVERSION
     if is_prepared(source) and not (as_it_is and of_source == DEFAULT_SOURCE):
         raise ConfigError(
@@ -255,10 +262,11 @@ def require_upload(source: str, url: str, of_source: SourceFlags, conversion: Pr
     require_target(url, overwrite=conversion.overwrite)
 
 
-# Each of the next functions returns lines of the closing table, as names and texts.
+# The next functions return lines of the closing table, as names and texts, or a text in such a line.
 
 
 def _part(conversion: PrepareFlags) -> dict[str, str]:
+    """Return the line on this machine's part of the feature rows (``--ranges``), if there is one."""
     if conversion.ranges is None:
         return {}
     part = RangePart.parse(conversion.ranges)
@@ -266,6 +274,7 @@ def _part(conversion: PrepareFlags) -> dict[str, str]:
 
 
 def _describe(report: "PrepareReport") -> dict[str, str]:
+    """Return the lines on the dataset's content, size and cost."""
     ordered = f"order {format_seconds(report.order_seconds)}, " if report.order != "none" else ""
     return {
         **(_tables(report) if report.kind == "hetero" else _table(report)),
@@ -277,6 +286,7 @@ def _describe(report: "PrepareReport") -> dict[str, str]:
 
 
 def _table(report: "PrepareReport") -> dict[str, str]:
+    """Return the lines on a graph with one node type."""
     moved = "" if report.order == "none" else f", by {report.order}"
     return {
         "nodes": f"{report.num_nodes:,}{moved}",
@@ -288,6 +298,7 @@ def _table(report: "PrepareReport") -> dict[str, str]:
 
 
 def _tables(report: "PrepareReport") -> dict[str, str]:
+    """Return a line for each node type and each relation of a graph with several types."""
     types = {
         name: f"{node_type.num_nodes:,} nodes, "
         + (f"{node_type.feature_dim:,} x {report.feature_dtype}" if node_type.feature_dim else "no features")
@@ -302,12 +313,13 @@ def _tables(report: "PrepareReport") -> dict[str, str]:
 
 
 def _edges(counts: "PrepareReport | RelationReport") -> str:
-    # The flags may add edges or merge them. The number of edges in the source is shown only if it differs.
+    """Return the number of edges, and the number in the source if it differs. Flags may add or merge edges."""
     dropped = counts.edges_read - counts.num_edges
     return f"{counts.num_edges:,}" + ("" if dropped == 0 else f" from {counts.edges_read:,} read")
 
 
 def _columns(relation: "RelationReport") -> str:
+    """Return a text on a relation's edge features and times, or "" without them."""
     rows = f", {relation.edge_feature_dim:,} features each" if relation.edge_feature_dim else ""
     return rows + (", sorted by time" if relation.has_edge_times else "")
 
@@ -318,6 +330,11 @@ def _edge_features(report: "PrepareReport") -> dict[str, str]:
 
 
 def _links(report: "PrepareReport") -> dict[str, str]:
+    """Return a line for each link table: its rows, and how many of them are edges in the graph.
+
+    With a reverse relation, the line also counts the rows with only their reverse edge in the graph, because messages
+    over these edges may reveal the answer. The training table has no such count: its edges belong to the graph.
+    """
     return {
         f"links {name}": f"{table.num_rows:,} of {table.relation}, {table.in_graph:,} of them in the graph"
         + (
@@ -339,6 +356,7 @@ def _on_screen(receipt: dict[str, str]) -> dict[str, str]:
 
 
 def _budget(report: "PrepareReport") -> str:
+    """Return a text on the peak memory, its budget, and the edges that were sorted on disk."""
     spilled = report.spilled_bytes
     peak, budget = map(format_bytes, (report.peak_bytes, report.budget_bytes))
     return f"{peak} of a budget of {budget}" + (

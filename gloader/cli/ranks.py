@@ -1,6 +1,8 @@
 """A command's ranks: `torchrun ... -m gloader train` starts one process for each rank.
 
-torchrun describes the launch in environment variables (`RankLaunch`). `joined_ranks` makes the process group.
+torchrun describes the launch in environment variables, which `RankLaunch` reads. `joined_ranks` makes torch's process
+group, through which the ranks communicate. `screen_of` lets only rank 0 print. gloo is torch's library for
+communication between CPUs, nccl the one between GPUs.
 """
 
 import logging
@@ -18,15 +20,16 @@ from gloader.training.rendezvous import fresh_store, group_timeout
 
 # Variables of the environment that torchrun sets for each rank.
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-# Seconds that ranks wait if another rank failed, so that the failed rank reports first.
+# A rank that reports the failure of another waits for these seconds first, so that the failed rank reports its cause
+# before torchrun ends all ranks.
 _FIRST_SPEAKS_S = 2.0
-# gloo's text for a missing interface.
+# Part of gloo's error message for a network interface that does not exist.
 _NO_INTERFACE = "Unable to find address for"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankLaunch:
-    """The position of this process in the launch by torchrun."""
+    """The position of this process in the launch by torchrun. The defaults describe a process without torchrun."""
 
     world_size: int = 1  # number of ranks
     local_rank: int = 0  # number of this rank on its machine
@@ -56,15 +59,16 @@ class RankLaunch:
 
 @contextmanager
 def joined_ranks(launch: RankLaunch, *, device: str, stall_timeout_s: float) -> Iterator[RankGroup]:
-    """Join torchrun's ranks inside the block. Without torchrun the group is one rank.
+    """Join torchrun's ranks inside the block, and yield their group. Without torchrun the group is one rank.
 
-    An error gets a note that names the rank.
+    All ranks must call this function. An error gets a note that names the rank.
 
     Parameters
     ----------
     launch : this process's place among the ranks
     device : "auto", "cpu" or "cuda:0"; ranks on GPUs communicate over nccl
-    stall_timeout_s : seconds after which a stage counts as stalled
+    stall_timeout_s : seconds without progress after which a loader ends the run; ranks wait a little longer for each
+        other
 
     Raises
     ------
@@ -87,7 +91,7 @@ def joined_ranks(launch: RankLaunch, *, device: str, stall_timeout_s: float) -> 
     except Exception as error:
         error.add_note(f"on rank {rank}")
         raise
-    # This runs only after success, because it would wait for a lost rank.
+    # This runs only after success. After an error it could wait for a rank that has ended.
     distributed.destroy_process_group()
 
 
@@ -101,10 +105,14 @@ def screen_of(group: RankGroup, screen: Screen) -> Screen:
 
 
 def _start(launch: RankLaunch, *, device: str, timeout: timedelta) -> None:
-    """Make the process group, in a part of torchrun's store that no earlier attempt used."""
+    """Make the process group.
+
+    The ranks find each other through torchrun's store, a small key-value server. They use a part of it that no earlier
+    attempt used.
+    """
     from gloader.observe.peak_memory import bare_bytes
 
-    # This imports torch, so that later imports belong to the run, as with one rank.
+    # The call imports torch and measures its memory. Everything after it counts as the run's memory.
     bare_bytes()
     import torch
     from torch import distributed
@@ -133,7 +141,10 @@ def _start(launch: RankLaunch, *, device: str, timeout: timedelta) -> None:
 
 
 def apart(launch: RankLaunch, error: Exception) -> RankError:
-    """Return the error for ranks that did not meet because of ``error``. It names a wrong setting of gloo."""
+    """Return the error for ranks that did not find each other because of ``error``.
+
+    If GLOO_SOCKET_IFNAME names an interface that this machine lacks, the message names the existing interfaces.
+    """
     from gloader.distributed.network.interfaces import INTERFACE_VARIABLE, list_interfaces
 
     text = str(error)
@@ -147,6 +158,7 @@ def apart(launch: RankLaunch, error: Exception) -> RankError:
 
 
 def _number(environ: Mapping[str, str], name: str, missing: str | None = None) -> int:
+    """Return the variable ``name`` as a number. ``missing`` is the text for an unset variable; None requires it."""
     text = environ[name] if missing is None else environ.get(name, missing)
     try:
         return int(text)

@@ -1,4 +1,8 @@
-"""Recipes: runs as YAML files, whose keys are the flags of `gloader train`."""
+"""Recipes: runs as YAML files, whose keys are the flags of `gloader train`.
+
+`gloader train --config FILE` reads a recipe: `apply_recipe` calls `load_recipe`, which checks the keys. A run folder's
+``config.yaml`` is a recipe, too, with the keys in sections. `recipe_of` writes a recipe for given settings.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +21,8 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
 
 
-# Names from other tools or earlier recipes that are too different for a guess.
+# Names from other tools or earlier recipes, with the flag that each means. The error for an unknown key proposes it,
+# because these names are too different from the flags to be found by similarity.
 _SYNONYMS = {
     "learning-rate": "lr",
     "num-epochs": "epochs",
@@ -41,8 +46,8 @@ _SYNONYMS = {
     "name": "model",
 }
 
-# The sections of a run folder's config.yaml. For each: the keys whose flag has another name, and this name. None marks
-# a key that is no setting. `gloader train --config RUN/config.yaml` repeats a run.
+# The sections of a run folder's config.yaml. Each section maps its keys to the flags' names, where these differ. None
+# marks a key that is no setting. `gloader train --config RUN/config.yaml` repeats a run.
 _SECTIONS: dict[str, dict[str, str | None]] = {
     "run": {"id": None},
     "dataset": {"path": "dataset", "name": None, "fingerprint": None},
@@ -58,11 +63,11 @@ _SECTIONS: dict[str, dict[str, str | None]] = {
 }
 
 
-_MAX_ITEMS = 64  # maximum of items in a list in a recipe, such as fan-outs
+_MAX_ITEMS = 64  # maximum number of items in a list such as fan-outs; keeps error messages and flags short
 
 
 def nearest_key(key: str, known: Collection[str]) -> str | None:
-    """Return the known setting that ``key`` most likely means. Pure."""
+    """Return the setting in ``known`` that ``key`` most likely means, or None if none is similar. Pure."""
     wanted = key.replace("_", "-").lower()
     if _SYNONYMS.get(wanted) in known:
         return _SYNONYMS[wanted]
@@ -71,7 +76,7 @@ def nearest_key(key: str, known: Collection[str]) -> str | None:
 
 
 def load_recipe(path: Path, known: Collection[str]) -> dict[str, str]:
-    """Return a recipe's settings, as flags and their text.
+    """Return a recipe's settings: each flag's hyphenated name, and its value as text of the command line.
 
     Parameters
     ----------
@@ -103,7 +108,10 @@ def load_recipe(path: Path, known: Collection[str]) -> dict[str, str]:
 
 
 def flatten(content: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Yield the settings of a flat recipe, or of a run folder's ``config.yaml``, by flag name. Pure."""
+    """Yield pairs of a flag name and a value from a recipe, or from a run folder's ``config.yaml``. Pure.
+
+    The settings in the sections of ``config.yaml`` get the names of their flags. Names may still have underscores.
+    """
     for key, value in content.items():
         if not isinstance(value, Mapping) or key not in _SECTIONS:
             yield key, value
@@ -135,7 +143,7 @@ def _words(value: object, where: str) -> str:
 
 
 def _fanouts(value: Mapping[object, object], where: str) -> str:
-    """Return fan-outs by relation in the flag's form."""
+    """Return fan-outs by relation in the flag's form, such as ``author:writes:paper=25,20;*=10,5``."""
     return ";".join(f"{_words(name, where)}={_words(hops, where)}" for name, hops in value.items())
 
 
@@ -146,12 +154,12 @@ _NOT_IN_A_RECIPE = frozenset({"config", "json", "debug", "resume", "explain", "t
 def apply_recipe(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Fill the flags missing on the command line from the recipe in ``--config``.
 
-    The signature is that of a cyclopts configuration source.
+    cyclopts calls this function between parsing the command line and running the command, and sets its signature.
 
     Parameters
     ----------
-    app, commands : the command line and its command
-    arguments : the command's arguments, to be filled
+    app, commands : the command line's app, and the names of the command
+    arguments : the command's arguments; those with tokens were given on the command line, the others are filled
     """
     given = next(
         (argument for argument in arguments if "--config" in argument.names and argument.tokens), None
@@ -177,8 +185,9 @@ def recipe_of(settings: TrainSettings, dataset: "Dataset", *, spec: str, remarks
     """
     import yaml
 
-    usual = _flags_of(TrainSettings(), dataset)
-    values = {name: value for name, value in _flags_of(settings, dataset).items() if value != usual.get(name)}
+    defaults = _flags_of(TrainSettings(), dataset)
+    flags = _flags_of(settings, dataset)
+    values = {name: value for name, value in flags.items() if value != defaults.get(name)}
     head = "".join(f"# {line}\n" for remark in remarks for line in remark.splitlines())
     return head + yaml.safe_dump({"dataset": spec, **values}, sort_keys=False, allow_unicode=True)
 

@@ -1,4 +1,8 @@
-"""`gloader report`: an HTML page that compares runs."""
+"""`gloader report`: an HTML page that compares runs.
+
+`gloader.lab.report` reads the runs and writes the page, which has a section for each input. This module prints a table
+of the training runs and the titles of the other sections.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +14,8 @@ if TYPE_CHECKING:
 
 # Least width of a screen, in characters, for all columns of the table of runs.
 _WIDE = 150
-# Columns on a narrower screen: run, test, median epoch, waiting, peak memory, budget and read.
+# Columns of the table from `overview` that a narrower screen shows: run, test, median epoch, waiting, peak memory,
+# budget and read.
 _ESSENTIAL = (0, 2, 5, 6, 7, 8, 9)
 
 
@@ -52,7 +57,7 @@ def report(
         screen.console.print(figures(table if screen.console.width >= _WIDE else table.columns(*_ESSENTIAL)))
         screen.say("")
     for section in sections:
-        if section.run is None:  # the table shows the others
+        if section.run is None:  # sections with a run are in the table
             screen.say(section.title)
     screen.say(f"\npage: {out}")
     for picture in pictures:
@@ -68,6 +73,7 @@ def report(
 
 
 def _record_of(run: "Training") -> dict[str, object]:
+    """Return a training run's entry in the JSON result; names that end in _s are seconds."""
     return {
         "name": run.name,
         "folder": run.source,

@@ -1,7 +1,7 @@
 """A training run on the screen: bars, a row per epoch, and the closing table.
 
-`RunView` shows a run while it trains. It receives the run's events as a `gloader.training.reporter.Reporter`.
-`print_result` writes the closing table of one or several runs.
+`gloader train` opens a `RunView`, which shows a run while it trains. The training calls its ``on_...`` methods, as it
+is a `gloader.training.reporter.Reporter`. `print_result` then writes the closing table of one or several runs.
 """
 
 from collections.abc import Mapping
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from gloader.training.result import RunResult
 
 
-# With fewer batches per epoch and fewer epochs, the optimiser takes few steps, and the run gets a warning.
+# With fewer batches per epoch and also fewer epochs, the optimiser takes few steps, and the run gets a warning.
 _FEW_BATCHES, _FEW_EPOCHS = 20, 50
 # Characters for the stage times in the closing table, on a screen with 80 columns.
 _STAGES_WIDTH = 58
-_NO_SHARES = ("rmse",)  # metrics that are not shares
+_NO_SHARES = ("rmse",)  # metrics that are not shares of 1, so they are not shown in percent
 _HEADER = f"{'epoch':>5}  {'loss':>7}  {'train':>6}  {'valid':>6}  {'rows/s':>7}  {'hits':>6}  {'time':>8}  bottleneck"
 
 
@@ -62,12 +62,12 @@ class RunView:
         self._num_epochs = 0
         self._run = ""  # " of run 2" for one of several runs
         self._position = (0, 0)  # epoch and batch up to which the run is saved
-        # True if the last epoch waited for loading. The first epoch does not count: it always waits, because nothing
-        # is prepared.
+        # True if training waited noticeably for the loader in the last epoch. A run's first epoch does not count: it
+        # always waits, because no batch was prepared before it.
         self.is_exposed = False
-        self._first_epoch = 0
-        self._task: TaskID | None = None
-        self._bars: Progress | None = None
+        self._first_epoch = 0  # number of the first epoch; above 0 if an interrupted run continues
+        self._task: TaskID | None = None  # the bar on the screen
+        self._bars: Progress | None = None  # None if the screen shows lines instead of bars
         self._lines = PacedLines(screen)
 
     def __enter__(self) -> Self:
@@ -90,7 +90,7 @@ class RunView:
             self._bars.stop()
 
     def on_start(self, start: "RunStart", /) -> None:
-        """Show the run's facts."""
+        """Show the run's size, its memory plan, and the heading of the table of epochs."""
         of = f" {start.run + 1} of {start.num_runs}" if start.num_runs > 1 else ""
         self._run = f" of run {start.run + 1}" if start.num_runs > 1 else ""
         self._position, self._first_epoch = (start.first_epoch, 0), start.first_epoch
@@ -112,18 +112,18 @@ class RunView:
         self._lines = PacedLines(self._screen)
 
     def on_batch(self, report: "BatchReport", /) -> None:
-        """Move the epoch's bar."""
+        """Move the epoch's bar to the batch that has just been trained."""
         rate = format_count(report.rows_per_second)
         figures = f"loss {report.loss:.3f}  acc {100 * report.accuracy:.1f}%  {rate} rows/s"
         epoch = f"epoch {report.epoch + 1}/{self._num_epochs}"
         self._move(epoch, report.index + 1, report.num_batches, figures)
 
     def on_evaluate(self, fraction: float, /) -> None:
-        """Move the evaluation's bar."""
+        """Move the evaluation's bar to ``fraction``, from 0 to 1."""
         self._move("evaluating", fraction, 1, "")
 
     def on_epoch(self, record: "EpochRecord", /) -> None:
-        """Write the epoch's row."""
+        """Write the epoch's row, with a remark on its bottleneck and its traffic."""
         self.is_exposed = record.epoch > self._first_epoch and is_exposed(record.stats)
         valid = "-" if record.valid_acc is None else _figure(record.valid_acc, record.metric)
         remarks = [
@@ -141,11 +141,11 @@ class RunView:
         self._lines = PacedLines(self._screen)
 
     def on_checkpoint(self, checkpoint: "Checkpoint", /) -> None:
-        """Note the run's saved position, see `RunFiles.on_checkpoint`."""
+        """Keep the position up to which the run is saved, for `describe_end`. Called after each saved checkpoint."""
         self._position = checkpoint.position
 
     def describe_end(self, out: Path) -> str:
-        """Return a text with the position of a run ended by a signal, and its files in ``out``."""
+        """Return a text on a run that a signal ended: the epoch in which it stopped, and the work saved in ``out``."""
         epoch, index = self._position
         where = f"in epoch {epoch + 1}" if epoch < self._num_epochs else "behind the last epoch"
         parts = {1: ["epoch 1"], 2: ["epochs 1 and 2"]}.get(epoch, [f"epochs 1 to {epoch}"] if epoch else [])
@@ -162,7 +162,10 @@ class RunView:
             self._task = None
 
     def _move(self, description: str, done: float, total: float, figures: str) -> None:
-        """Move the bar with this description, or write a line now and then if there are no bars."""
+        """Move the bar ``description`` to ``done`` of ``total``. Without bars, write a line every few seconds.
+
+        ``figures`` is text next to the bar.
+        """
         if self._bars is None:
             self._lines.say(f"{description}: {100 * done / total:.0f}%" + (f", {figures}" if figures else ""))
             return
@@ -175,7 +178,7 @@ class RunView:
 
 
 def _objects_moved(stats: "EpochStats", price: ObjectPrice | None) -> str:
-    """Return a text on the traffic from the dataset's URL, or "" without traffic."""
+    """Return a text on an epoch's traffic from the object store with the dataset, or "" without traffic."""
     moved = ObjectTraffic(
         requests=stats.object_requests,
         num_bytes=stats.object_bytes,
@@ -186,7 +189,8 @@ def _objects_moved(stats: "EpochStats", price: ObjectPrice | None) -> str:
 
 
 def _device_text(start: "RunStart") -> str:
-    # A rank knows only its own device's index.
+    """Return the device of one rank, or the number of ranks and the kind of device."""
+    # With several ranks, ``start.device`` is this rank's device: the index of the others is unknown.
     if start.num_ranks == 1:
         return start.device
     return f"{start.num_ranks} ranks ({start.device.partition(':')[0]})"
@@ -199,7 +203,7 @@ def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str,
     ----------
     screen : the command's screen
     result : the content of ``result.json``
-    mlp : this content for an MLP without edges, or None
+    mlp : the ``result.json`` of a comparison run, an MLP that ignores the edges, or None without such a run
     """
     metric = result.get("metric", "acc")
     metric_name = "accuracy" if metric == "acc" else metric
@@ -226,7 +230,7 @@ def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str,
 
 
 def _tables(result: Mapping[str, Any]) -> dict[str, str]:
-    """Return a line for each table, if there are several."""
+    """Return a line for each feature table, such as the features of one node type, if there are several tables."""
     return {
         f"  of {name}": f"{100 * counts['hit_rate']:.1f}% of {format_count(counts['rows_gathered'])}, "
         f"{format_bytes(counts['bytes_read'])} read"
@@ -254,7 +258,7 @@ def _objects(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _measured(result: Mapping[str, Any], name: str) -> str:
-    """Return the metric ``name`` as text. With several runs, the deviation follows the mean."""
+    """Return the figure ``name``, such as ``test_acc``, as text. With several runs, its deviation follows."""
     value, deviation, metric = result[name], result.get(f"{name}_std"), result.get("metric", "acc")
     if value is None:
         return "not evaluated"
@@ -265,12 +269,16 @@ def _measured(result: Mapping[str, Any], name: str) -> str:
 
 
 def _figure(value: float, metric: str) -> str:
+    """Return a metric's value as text: in percent, without the sign, if the metric is a share."""
     return f"{value:.4f}" if metric in _NO_SHARES else f"{100 * value:.2f}"
 
 
 def memory_text(result: Mapping[str, Any]) -> str:
-    """Return the peak and the budget, and a sufficient budget if the peak exceeded it. Pure."""
-    # The counted memory comes first. Resident memory includes libraries and file pages.
+    """Return a text on the run's peak memory and its budget. If the peak was higher, it names a larger budget. Pure.
+
+    ``result`` is the content of ``result.json``.
+    """
+    # The budget limits anonymous memory. Resident memory, in parentheses, includes libraries and file pages.
     taken, budget = (format_bytes(result[name]) for name in ("peak_anonymous_bytes", "memory_budget_bytes"))
     ranks = result.get("rank_peak_rss_bytes", ())
     resident = format_bytes(result["peak_rss_bytes"])
@@ -288,7 +296,7 @@ def memory_text(result: Mapping[str, Any]) -> str:
 
 def _stages(seconds: Mapping[str, float]) -> str:
     """Return as many of the longest stage times as fit into 80 columns, and the sum of the others. Pure."""
-    spent = sorted(((seconds.get(name, 0.0), name) for name in STAGES), reverse=True)
+    spent = sorted(((seconds.get(name, 0.0), name) for name in STAGES), reverse=True)  # the longest first
     text = ""
     for count in range(len(spent), 0, -1):
         parts = [*spent[:count], (sum(time for time, _ in spent[count:]), "others")]

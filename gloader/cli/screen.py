@@ -1,4 +1,9 @@
-"""A command's output: text for the user, and JSON on stdout for programs with ``--json``."""
+"""A command's output: text for the user, and JSON on stdout for programs with ``--json``.
+
+Every command opens a `Screen`. `Screen.say` writes text, `Screen.result` the JSON. `facts`, `numbers` and `figures`
+make tables, and `PacedLines` writes the progress of long work. The console is rich's writer to stdout or stderr. Text
+from data may contain control characters, which `printable` makes visible.
+"""
 
 import json
 import logging
@@ -29,9 +34,9 @@ _LINE_EVERY_S: Final = 4.0  # shortest time between two progress lines, in secon
 class Screen:
     """One command's output, for the user and for programs."""
 
-    # Tables, bars and lines. On stderr if stdout carries JSON.
+    # Receives tables, bars and lines. It writes to stderr if stdout carries JSON.
     console: Console
-    is_json: bool
+    is_json: bool  # True with the flag --json
 
     @classmethod
     def open(cls, *, is_json: bool) -> "Screen":
@@ -42,7 +47,7 @@ class Screen:
 
     @property
     def has_bars(self) -> bool:
-        """True if moving bars make sense here. Otherwise progress is written as plain lines."""
+        """True if the console is a terminal that can move bars. Otherwise progress is written as plain lines."""
         return self.console.is_terminal and not self.console.is_dumb_terminal
 
     def say(self, text: str) -> None:
@@ -50,9 +55,9 @@ class Screen:
         self.console.print(Text(printable(text)), soft_wrap=True)
 
     def result(self, values: Mapping[str, object]) -> None:
-        """Write the result for programs, if requested."""
+        """Write ``values`` as JSON to stdout if --json is set, otherwise nothing."""
         if self.is_json:
-            # The text bypasses the console, which would wrap and colour it. The flush lets a pipe have it at once.
+            # The text bypasses the console, which would wrap and colour it. The flush sends it to a pipe at once.
             sys.stdout.write(json.dumps(values, indent=2, default=str) + "\n")
             sys.stdout.flush()
 
@@ -62,12 +67,12 @@ class PacedLines:
 
     Parameters
     ----------
-    screen : the command's screen. The first line comes some seconds after the start, as after another line
+    screen : the command's screen. The first line comes a few seconds after this object is made
     """
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
-        self._written = time.monotonic()
+        self._written = time.monotonic()  # time of the last line
 
     def say(self, text: str) -> None:
         """Write a line, unless the last line is recent."""
@@ -78,7 +83,13 @@ class PacedLines:
 
 
 def make_console(*, stderr: bool, quiet: bool = False) -> Console:
-    """Return a console that prints text unchanged: ``[bold]`` is no markup, and ``:smile:`` is no picture."""
+    """Return a console that prints text unchanged: ``[bold]`` is no markup, and ``:smile:`` is no picture.
+
+    Parameters
+    ----------
+    stderr : whether to write to stderr instead of stdout
+    quiet : whether to write nothing
+    """
     return _Console(stderr=stderr, quiet=quiet, highlight=False, emoji=False, markup=False)
 
 
@@ -96,7 +107,7 @@ def cell(text: str, style: str = "") -> Text:
 
 
 class _LogView(logging.Handler):
-    """Writes the library's log to the console with the bars, so that the two do not mix."""
+    """Writes the library's log to the console that shows the bars, so that lines and bars do not mix."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(logging.INFO)
@@ -109,8 +120,8 @@ class _LogView(logging.Handler):
 
 
 def show_logs(console: Console | None) -> None:
-    """Show the library's log only on ``console``. None shows nothing."""
-    # An earlier command's handler in this process would write every line twice.
+    """Show the library's log only on ``console``, or nowhere if it is None."""
+    # The handler of an earlier command in this process is removed, because it would write every line again.
     logger = logging.getLogger("gloader")
     for handler in [handler for handler in logger.handlers if isinstance(handler, _LogView)]:
         logger.removeHandler(handler)
@@ -137,7 +148,13 @@ def facts(rows: Mapping[str, str], *, title: str | None = None) -> Table:
 
 
 def numbers(*headings: str, first: str | None = None) -> Table:
-    """Return a table without rows, with right-aligned columns. ``first`` heads a text column before them. Pure."""
+    """Return an empty table with right-aligned columns for numbers. Pure.
+
+    Parameters
+    ----------
+    headings : the columns' headings
+    first : heading of a text column before the others; None means no such column
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     if first is not None:
         table.add_column(first, overflow="fold")
@@ -147,7 +164,7 @@ def numbers(*headings: str, first: str | None = None) -> Table:
 
 
 def figures(table: "TextTable") -> Table:
-    """Return a table of texts, which may come from data. The first column names the row. Pure."""
+    """Return ``table`` for the console. The first column names the row, the others are right-aligned. Pure."""
     shown = Table(box=None, pad_edge=False)
     for column, name in enumerate(table.header):
         shown.add_column(cell(name, "dim"), justify="right" if column else "left", overflow="fold")

@@ -1,7 +1,9 @@
 """`gloader train`: train a model on a dataset or a source.
 
 A dataset is a folder that `gloader prepare` wrote. A source is data in another format, such as ``ogb:ogbn-arxiv``; it
-is prepared first. This module checks the flags, prepares the data, and calls `gloader.training.train.fit`.
+is prepared first. A dataset may also be at a URL; its files are then copied to a local folder, the mirror. This module
+checks the flags, prepares the data, and calls `gloader.training.train.fit`. Other commands open their data with
+`open_or_prepare`. Under torchrun, every process (rank) runs `train`. A typed dataset has several node types.
 """
 
 import json
@@ -84,9 +86,9 @@ class RunFlags:
 
 _MODEL, _OPTIM, _STEP, _LOADER = ModelConfig(), OptimConfig(), StepConfig(), LoaderSettings()
 _LINKS, _OBJECTS = LinkConfig(), ObjectSettings()
-# The module with the kernels that every preparation needs.
+# The module with the compiled functions (kernels) that every preparation needs.
 _CONVERTING = "gloader.convert.csc.csc_kernels"
-# The folder of an MLP's run, inside the compared run's folder.
+# Folder of the run with --compare-mlp that trains the MLP. It is inside the folder of the run with the edges.
 _MLP = "mlp"
 
 
@@ -149,7 +151,8 @@ def train(
             _require_typed_run(run, loader, dataset)
         of_links = links if run.task == "link" else None
         has_machines = len(group.machine_hosts) > 1
-        # On a machine's first run, other processes compile the kernels before the run.
+        # On a machine's first run, other processes compile the kernels before the run, because the compiler's memory
+        # would stay in this process.
         group.run_on_machines(
             lambda: compile_first(
                 dataset,
@@ -169,7 +172,7 @@ def train(
         trace = out / "trace.json" if run.trace else None
         with RunView(screen, explains=run.explain, price=objects.price) as view:
             summary = _fit(dataset, settings, run, view, out=out, trace=trace)
-        # ``is_exposed``: whether training waited noticeably for the loader in the last epoch.
+        # Whether training waited noticeably for the loader in the last epoch.
         is_exposed, mlp = view.is_exposed, None
         if run.compare_mlp:
             screen.say("\nfor comparison, an MLP on the same features:")
@@ -203,7 +206,7 @@ def _require_folders(run: RunFlags, loader: LoaderSettings, *, has_restarted: bo
 
 
 def _require_sampler(sampling: SamplingSettings) -> None:
-    """Raise ConfigError for an unknown sampler or layout, before a source is prepared for it."""
+    """Raise ConfigError for an unknown sampler or layout. Called before a source is prepared, which may take hours."""
     # This import is late: training needs numba, --help does not.
     from gloader.samplers.make import require_layout
 
@@ -246,7 +249,15 @@ def _fit(
     out: Path,
     trace: Path | None = None,
 ) -> dict[str, Any]:
-    """Train, and return the content of `result.json`."""
+    """Train one network for each of the run's repetitions, and return the content of `result.json`.
+
+    Parameters
+    ----------
+    dataset, settings, run : the data, the settings of the training, and the flags
+    view : shows the training on the screen
+    out : the run's folder
+    trace : file for the stages' timeline, or None
+    """
     from gloader.observe.peak_memory import bare_bytes
 
     # The call imports torch and measures the process, so that later measurements leave out torch.
@@ -264,13 +275,14 @@ def _fit(
     try:
         return fit(dataset, settings, device=run.device, files=files, reporter=view).summary
     except BaseException as error:
+        # After Ctrl-C or SIGTERM, the message tells the user what is saved and how to continue.
         if interruption_behind(error) is not None and is_begun(out):
             error.add_note(f"{view.describe_end(out)}; go on: the same command with {_resuming(out)}")
         raise
 
 
 def _resuming(out: Path) -> str:
-    """Return the flags that resume the run in ``out``. An MLP's run is resumed with the compared run."""
+    """Return the flags that resume the run in ``out``. A comparison MLP is resumed with the run that contains it."""
     root = out.parent if out.name == _MLP and is_begun(out.parent) else out
     return f"--out {shlex.quote(str(root))} --resume"
 
@@ -284,6 +296,17 @@ def _print(
     trace: Path | None,
     is_exposed: bool,
 ) -> None:
+    """Write the closing table, the next commands, and the JSON result.
+
+    Parameters
+    ----------
+    screen : the command's screen
+    summary : the content of ``result.json``
+    mlp : the same for the comparison MLP, or None
+    out : the run's folder
+    trace : the file with the timeline, or None
+    is_exposed : whether training waited noticeably for the loader
+    """
     quoted = shlex.quote(str(out))
     if not screen.is_json:
         print_result(screen, summary, mlp=mlp)
@@ -320,7 +343,10 @@ def open_or_prepare(
 
 
 def _report_missing(dataset: "Dataset", spec: str, screen: Screen) -> None:
-    """Report a source's data that its dataset does not use, and a mirrored dataset's missing bytes."""
+    """Print the data of a source that its dataset does not use, and the bytes that a mirror still has to fetch.
+
+    A dataset's receipt is the record of the data that its conversion found and used.
+    """
     receipt = dataset.metadata.get("receipt")
     if is_source(spec) and isinstance(receipt, Mapping) and (unused := receipt.get(NOT_USED)):
         screen.say(f"{spec}: {NOT_USED}: {unused}")
@@ -330,7 +356,7 @@ def _report_missing(dataset: "Dataset", spec: str, screen: Screen) -> None:
 
 
 def prepare(spec: str, screen: Screen, *, memory_budget: int | None) -> str:
-    """Return the path or the URL of the dataset of ``spec``.
+    """Return the path or the URL of the dataset of ``spec``. A source is prepared, unless this was done before.
 
     Parameters
     ----------
@@ -340,6 +366,7 @@ def prepare(spec: str, screen: Screen, *, memory_budget: int | None) -> str:
         return spec
     if is_source(spec) and lacks_kernels(_CONVERTING):
         _prepare_apart(spec, screen, memory_budget)
+    # After a preparation in another process, this finds the finished dataset, or meets and reports the same error.
     return _prepare_here(spec, screen, memory_budget)
 
 
@@ -380,6 +407,7 @@ def _default_out(dataset: str, model: str) -> Path:
     return Path("runs") / "-".join(filter(None, (file_slug(dataset), model, moment)))
 
 
+# The process that `_prepare_apart` starts: a source and a memory budget in bytes are its arguments.
 if __name__ == "__main__":
     try:
         _prepare_here(sys.argv[1], Screen.open(is_json=False), json.loads(sys.argv[2]))

@@ -1,4 +1,8 @@
-"""`gloader verify`: a check of a dataset. Its bytes are compared with checksums, and its ids with the node counts."""
+"""`gloader verify`: a check of a dataset. Its bytes are compared with checksums, and its ids with the node counts.
+
+`gloader.dataset.verify` checks; this module shows progress and prints the problems. A dataset at a URL is checked in
+its mirror, a local folder with copies of its files.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import OsIO
 
 _OBJECTS = ObjectSettings()
-# Maximum of shown problems. One bad disk can damage thousands of pages.
+# Maximum number of problems on the screen. One bad disk can damage thousands of pages.
 _MAX_SHOWN = 20
 
 
@@ -55,7 +59,10 @@ def verify(
 
 
 def _place(dataset: str, objects: ObjectSettings, held: ExitStack) -> "tuple[Path, OsIO]":
-    """Return the folder to verify, and its system calls. For a URL, both belong to a mirror, until ``held`` ends."""
+    """Return the folder to verify, and the object that makes its system calls.
+
+    For a URL, these are the mirror's folder and calls, which fetch missing bytes. The mirror closes with ``held``.
+    """
     from gloader.ssd_store.os_io import REAL_OS
 
     if not is_url(dataset):
@@ -70,11 +77,13 @@ def _place(dataset: str, objects: ObjectSettings, held: ExitStack) -> "tuple[Pat
 
 @contextmanager
 def _byte_view(screen: Screen) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function of the checked bytes and all bytes, which shows the progress."""
     with convert_view(screen) as view:
         yield lambda done, total: view.advance("verifying", done, total, "bytes")
 
 
 def _describe(table: "VerifiedTable") -> str:
+    """Return a line on one table: the arrays of a node type, a relation (an edge type) or a link table."""
     state = "ok" if table.num_problems == 0 else f"damaged, problems: {table.num_problems}"
     return f"{table.num_arrays} arrays, {format_bytes(table.num_bytes)}, {state}"
 
@@ -84,6 +93,7 @@ def _print(screen: Screen, report: "VerifyReport", *, mirror: Path | None) -> No
     if report.is_ok:
         size = format_bytes(report.num_bytes)
         every = "every byte"
+        # A machine of a cluster may store only a part of the feature rows.
         if report.ranges is not None:
             part = f"part {report.ranges.part} of {report.ranges.of}"
             screen.say(f"of the features, the pages of {part} are here; the others are on other machines")

@@ -1,9 +1,11 @@
 """Derived features: means over neighbours' feature rows, which the conversion computes out of core.
 
-A mean *runs over* a relation. At one end is the derived type, and at the other end is a type with stored features, the
-*source rows*. The plan cuts the rows to compute into blocks, and each block is summed in memory. A block's edges are
-sorted by source, so that source rows are read in file order. A *stretch* is a run of nearby source rows, which is read
-from its first row to its last.
+A node type may have no features of its own. A mean over a relation (an edge type) then gives each of its nodes the mean
+of its neighbours' features. The nodes at the other end of the relation have the *source rows*, which are already
+stored. `derivation_order` orders the types, as a mean may run over means. `plan_means` divides the memory: the rows to
+compute are cut into blocks, and each block is summed in memory. `MeanRows` computes the means. A block's edges are
+sorted by source, so that source rows are read in file order. A *stretch* is a group of nearby source rows, which is
+read from its first row to its last.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def feature_dims(source: GraphSource) -> dict[str, int]:
-    """Return the number of feature columns by type. A mean has as many columns as the features it averages. Pure.
+    """Return the number of feature columns by node type. A mean has as many columns as the averaged features. Pure.
 
     Raises
     ------
@@ -47,13 +49,16 @@ def feature_dims(source: GraphSource) -> dict[str, int]:
 
 
 def derivation_order(source: GraphSource) -> list[tuple[NodeSource, str]]:
-    """Return each type with derived features, and the type that its mean runs over. Sources come first. Pure.
+    """Return pairs of a type with derived features and the name of the type that is averaged. Pure.
+
+    They are ordered so that the features of the averaged type are complete before they are needed.
 
     Raises
     ------
     SourceError
         A mean would run over a type without features, or over a relation that does not connect two different types.
     """
+    # The types with complete features.
     has_rows = {nodes.name for nodes in source.nodes if nodes.given is not None}
     waiting = [nodes for nodes in source.nodes if isinstance(nodes.features, MeanOf)]
     order: list[tuple[NodeSource, str]] = []
@@ -80,7 +85,9 @@ def derivation_depth(source: GraphSource) -> int:
 
 
 def averaged_edges(source: GraphSource, nodes: NodeSource) -> tuple[EdgeStream, EdgeEnds]:
-    """Return the edges that a mean runs over, with ``nodes`` as destinations, and their ends. Pure.
+    """Return the edges of a mean for the type ``nodes``, and the ranges of their ids. Pure.
+
+    The derived nodes are the destinations, so the edges are reversed if these nodes are the relation's sources.
 
     Raises
     ------
@@ -98,6 +105,7 @@ def averaged_edges(source: GraphSource, nodes: NodeSource) -> tuple[EdgeStream, 
 
 
 def _relation(source: GraphSource, nodes: NodeSource) -> RelationSource:
+    """Return the relation that the features of ``nodes`` are averaged over. Raises as `derivation_order`."""
     if not isinstance(nodes.features, MeanOf):
         raise TypeError(f"the features of {nodes.name!r} are not derived")
     wanted = nodes.features.relation
@@ -111,6 +119,7 @@ def _relation(source: GraphSource, nodes: NodeSource) -> RelationSource:
 
 
 def _other_end(source: GraphSource, nodes: NodeSource) -> str:
+    """Return the name of the type whose features are averaged for ``nodes``."""
     first, _, last = _relation(source, nodes).relation
     return first if last == nodes.name else last
 
@@ -132,12 +141,12 @@ def add_rows(rows: NDArray[np.float32], places: IdArray, targets: IdArray, sums:
             sums[target, column] += rows[place, column]
 
 
-# Bytes per edge of a block: the source id as read, the sort order, and in sorted order the source, the destination and
-# the position of the source row among the rows read.
+# Bytes per edge of a block, for: the source id as read, the sort order, and, in sorted order, the source, the
+# destination, and the position of the source row among the rows that were read.
 _EDGE_BYTES = 48
 # Bytes per row of a block for its offset, its degree, and their copies.
 _ROW_BYTES = 32
-# Bytes per chunk of source rows: the stored rows, and the needed rows twice as float32.
+# Maximum bytes for a chunk of source rows: the stored rows, and the needed rows twice as float32.
 _CHUNK_BYTES = 4 << 20
 _MIN_EDGES = 4096  # least number of edges for which a block has memory
 
@@ -170,7 +179,7 @@ def plan_means(
     ----------
     num_rows : rows to compute
     num_edges : edges of all rows
-    dim : F
+    dim : number of feature columns
     source_row_bytes : bytes of a stored source row
     budget_bytes : memory for the computation
 
@@ -179,7 +188,7 @@ def plan_means(
     BudgetError
         Not even a block of one row fits. The message gives needed and allowed bytes.
     """
-    wide = source_row_bytes + 8 * dim
+    wide = source_row_bytes + 8 * dim  # bytes per row of a chunk
     chunk_rows = max(1, min(_CHUNK_BYTES, budget_bytes // 8) // wide)
     # A block gets memory for its sums, and for its rows' edges if each row has the mean number. The rest of the memory
     # serves blocks with more edges.
@@ -207,14 +216,14 @@ def plan_means(
 def plan_gather(indptr: IdArray, indices: NDArray[Any], *, first_entry: int, max_gap: int) -> Gather:
     """Sort a block's edges by the source rows that they need. Pure.
 
-    Edges from the same source keep their order. So each row is summed in order of the sources, and this order does not
-    depend on the blocks.
+    Edges from the same source keep their order. So each row's sum runs in order of the sources, whatever the blocks
+    are.
 
     Parameters
     ----------
     indptr : (n + 1,) offsets of the block's rows
-    indices : (e,) sources of the block's edges from ``first_entry`` on. A row with too many edges comes in parts
-    first_entry : number of the edge ``indices[0]`` in the graph
+    indices : (e,) sources of the block's edges from ``first_entry`` on; only a part of them if one row has too many
+    first_entry : position of the edge ``indices[0]`` in the graph, counted as the offsets in ``indptr``
     max_gap : the longest gap in a stretch, in rows: unneeded rows between two needed rows
     """
     order = np.argsort(indices, kind="stable")
@@ -226,7 +235,7 @@ def plan_gather(indptr: IdArray, indices: NDArray[Any], *, first_entry: int, max
     return Gather(sources=sources, targets=targets, starts=starts)
 
 
-# Bytes of the longest gap in a stretch. Reading through it costs no more than a separate read.
+# Bytes of the longest gap in a stretch. To read the gap costs no more than to start a separate read.
 _GAP_BYTES = 4 << 20
 
 
@@ -239,7 +248,7 @@ class MeanRows:
     """
 
     graph: ScratchCsc  # destinations are the computed rows, sources the rows of ``column``
-    column: AnyColumn
+    column: AnyColumn  # the stored features of the averaged type
     plan: MeanPlan
 
     def stream(self) -> FeatureStream:
@@ -252,6 +261,7 @@ class MeanRows:
         )
 
     def _chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
+        """Yield the means (n, F) in order, at most ``max_rows`` at a time. They are computed block by block."""
         sums = np.empty((min(self.plan.block_rows, self.graph.num_nodes), self.column.dim), np.float32)
         with self.column.open(self.plan.chunk_rows) as rows:
             for indptr in self._blocks():
@@ -277,7 +287,7 @@ class MeanRows:
         for low in range(first, last, self.plan.block_edges):
             part = self.graph.sources(low, min(last, low + self.plan.block_edges))
             self._add(rows, plan_gather(indptr, part, first_entry=low, max_gap=max_gap), block)
-        degrees = np.maximum(np.diff(indptr), 1).astype(np.float32)
+        degrees = np.maximum(np.diff(indptr), 1).astype(np.float32)  # at least 1: a row without edges stays 0
         block /= degrees[:, None]
 
     def _add(self, rows: StoredColumnRows | StreamedRows, gather: Gather, block: NDArray[np.float32]) -> None:
@@ -288,6 +298,7 @@ class MeanRows:
             # A long stretch is read in chunks, in ascending order.
             for start in range(int(sources[0]), int(sources[-1]) + 1, self.plan.chunk_rows):
                 stop = min(start + self.plan.chunk_rows, int(sources[-1]) + 1)
+                # The chunk's edges begin..end-1 of the stretch. A chunk without edges is not read.
                 begin, end = np.searchsorted(sources, [start, stop]).tolist()
                 if begin < end:
                     needed, places = np.unique(sources[begin:end], return_inverse=True)

@@ -1,8 +1,9 @@
 """Downloads of data sets, and the safe extraction of zip files.
 
-Every archive member is checked before the first byte is written, and its bytes are counted during the write. Downloads
-and archives are written into temporary files and folders, which get their final names at the end. So a failure leaves
-no data set.
+The source of OGB data sets calls `fetch_ogb`, which calls `download` and `extract_archive`. A member is a file or a
+folder in an archive. Every member is checked before the first byte is written, and its bytes are counted during the
+write: a malicious archive must write no file outside its folder, and not fill the disk. Downloads and archives are
+written into temporary files and folders, which get their final names at the end. So a failure leaves no data set.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ if TYPE_CHECKING:
 
 
 _COPY_BYTES = 1 << 20  # bytes per copy from a member to its file
-# Unpacked bytes that every archive may have, whatever its ratio. A small archive of repetitive text is honest, but can
-# be packed far better than 200 to 1.
+# Unpacked bytes that every archive may have, whatever its ratio. A small archive of repetitive text is harmless, but
+# its ratio of unpacked to packed bytes can be far above 200.
 _MIN_ALLOWED_BYTES = 1 << 26
 # All errors that `zipfile` raises on damage. RuntimeError means an encrypted member, OSError a damaged bz2 stream.
 _DAMAGED = (zipfile.BadZipFile, lzma.LZMAError, RuntimeError, OSError, *MALFORMED)
@@ -67,7 +68,7 @@ _DAMAGED = (zipfile.BadZipFile, lzma.LZMAError, RuntimeError, OSError, *MALFORME
 class ArchiveLimits:
     """Limits for an archive's unpacked content."""
 
-    max_bytes: int = 500 * 10**9
+    max_bytes: int = 500 * 10**9  # unpacked bytes
     max_ratio: int = 200  # unpacked bytes per packed byte; malicious archives reach 1,000
     max_members: int = 100_000
 
@@ -83,8 +84,8 @@ DEFAULT_LIMITS = ArchiveLimits()
 class _Member:
     """One entry in an archive's list of members. A link or a device is neither a folder nor a file."""
 
-    name: str
-    size: int
+    name: str  # path inside the archive
+    size: int  # unpacked bytes, as the archive declares them
     is_folder: bool
     is_file: bool
 
@@ -168,7 +169,8 @@ def _check_members(
                 f"{archive} holds more than {format_bytes(allowed_bytes)} at member {member.name!r}; "
                 f"it has {format_bytes(archive.stat().st_size)} itself"
             )
-        # Before a second write, the first file could become a link, and the write would follow it.
+        # A path must occur once. Otherwise, the first member could be replaced by a link between the two writes, and
+        # the second write would follow the link.
         if path in files or (member.is_file and (path in folders or path == root)):
             raise UnsafeArchiveError(f"{archive}: member {member.name!r} would overwrite another")
         folders.update(parent for parent in path.parents if parent.is_relative_to(root))
@@ -180,7 +182,8 @@ def _check_members(
 
 
 def _checked_path(archive: Path, name: str, root: Path) -> Path:
-    # A backslash, a drive and a zero byte have special meanings on some systems. Honest names have none of these.
+    """Return the path of the member ``name`` below ``root``. Raises UnsafeArchiveError for a path outside ``root``."""
+    # A backslash, a drive and a zero byte have special meanings on some systems. Ordinary names have none of these.
     path = Path(os.path.normpath(root / name))
     if not path.is_relative_to(root) or "\\" in name or "\0" in name or PureWindowsPath(name).drive:
         raise UnsafeArchiveError(f"{archive}: member {name!r} would be written outside the target folder")
@@ -188,6 +191,7 @@ def _checked_path(archive: Path, name: str, root: Path) -> Path:
 
 
 def _write_members(archive: Path, folder: Path) -> None:
+    """Write all members of a checked archive into ``folder``, the folders first."""
     root = folder.resolve()
     with _reading(archive):
         for member in _members(archive):
@@ -203,6 +207,7 @@ def _write_members(archive: Path, folder: Path) -> None:
 
 
 def _write_file(archive: Path, member: _Member, content: IO[bytes], path: Path) -> None:
+    """Write one member's ``content`` to the new file ``path``. Raises if its size is not the declared size."""
     # Only the declared size was checked against the limits, so a longer stream is refused.
     left = member.size
     with path.open("xb", buffering=0) as file:
@@ -216,6 +221,7 @@ def _write_file(archive: Path, member: _Member, content: IO[bytes], path: Path) 
 
 
 def _write_piece(file: RawIOBase, piece: bytes, path: Path) -> None:
+    """Write all bytes of ``piece``. Raises StoreWriteError, for example if the disk is full."""
     rest = memoryview(piece)
     try:
         while rest:
@@ -265,11 +271,13 @@ def _check_directory_size(archive: Path, limits: ArchiveLimits) -> None:
         # and a locator with 76 bytes.
         file.seek(max(0, archive.stat().st_size - (1 << 16) - 22 - 76))
         tail = file.read()
+    # Each record begins with a signature. The offsets of the two numbers in it are those of the zip format.
     end = tail.rfind(b"PK\x05\x06")
     count, size = struct.unpack_from("<HI", tail, end + 10)
     wide = tail.rfind(b"PK\x06\x06", 0, end)
     if wide >= 0:
         count, size = struct.unpack_from("<QQ", tail, wide + 32)
+    # 1024 bytes per member are far more than an entry in an ordinary directory has.
     if count > limits.max_members or size > 1024 * limits.max_members:
         raise UnsafeArchiveError(
             f"{archive} declares {count} members in a directory of {format_bytes(size)}; "
@@ -333,6 +341,7 @@ def fetch_ogb(name: str, root: Path, *, progress: PrepareProgress = NO_PROGRESS)
 
 
 def _check_content(inner: Path, url: str) -> None:
+    """Raise DownloadError unless the unpacked folder ``inner`` has the folder "raw" of OGB's archives."""
     if not (inner / "raw").is_dir():
         raise DownloadError(f"{url} does not hold {inner.name}/raw")
 
@@ -435,6 +444,7 @@ def _ogb_entry(name: str) -> dict[str, str]:
         raise MissingDependencyError.of_extra(f"downloading {name} needs the ogb package", "ogb")
     task, kind = ("linkproppred", "link") if name.startswith("ogbl-") else ("nodeproppred", "node")
     with (Path(spec.origin).parent / task / "master.csv").open(newline="") as file:
+        # The table has a column for each data set, and a row for each property. Its first cell is empty.
         (_, *names), *rows = csv.reader(file)
     if name not in names:
         nearest = get_close_matches(name, names, n=1)

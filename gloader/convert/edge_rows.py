@@ -1,8 +1,10 @@
 """Writing a relation's edges with their features, which move from source order into dataset order out of core.
 
-The edge sort (`build_csc`) also gives the number that each edge has in the source. `EdgeMoves` inverts these numbers:
-it finds each source row's *places*, the edge positions that get the row. Then `ordered_rows` moves the rows.
-`plan_edge_rows` plans the memory and disk for the move.
+The source order is the order of the edges in the source's files. The dataset order is the order of the edges in the
+dataset, sorted by destination. `write_edges` sorts a relation's edges with `build_csc`, which also gives the number
+that each edge has in the source. `EdgeMoves` inverts these numbers: it finds each source row's *places*, the positions
+in dataset order that get the row. Then `ordered_rows` moves the rows. `plan_edge_rows` plans the memory and disk for
+the move.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# Bytes of memory per pair (row, place): the pair as read, two sort orders, and the sorted pair.
+# Bytes of memory per pair (row, place): the pair as read from a file, two sort orders, and the sorted pair.
 PAIR_BYTES = 48
 # Bytes of memory per position while pairs go to files: edge number, range number, sort order, and the pair twice.
 DEAL_BYTES = 64
@@ -51,9 +53,9 @@ DEAL_BYTES = 64
 class EdgeMoves:
     """The places of each source edge's row, for `ordered_rows`.
 
-    The input is the source edge number at each position. Pairs (number, position) are sorted by number. If the pairs do
-    not fit into memory, they first go to files, one per range of numbers, and each range is sorted when it is needed.
-    Owns the files ``moves-*`` in ``folder`` until ``close()``.
+    The input is the source edge number at each position in dataset order. Pairs (number, position) are sorted by
+    number. If the pairs do not fit into memory, they first go to files, one per range of numbers, and each range is
+    sorted when it is needed. Owns the files ``moves-*`` in ``folder`` until ``close()``.
     """
 
     numbers: (
@@ -73,6 +75,7 @@ class EdgeMoves:
     def __post_init__(self) -> None:
         num_ranges = max(1, -(-self.num_edges // self.range_edges))
         place = np.uint32 if self.num_rows < 2**32 else np.int64
+        # A row counts from its range's first row, so it always fits in 32 bits.
         dtype = np.dtype([("row", np.uint32), ("place", place)])
         self._spill = Spill(folder=self.folder, name="moves", dtype=dtype, num_buckets=num_ranges)
 
@@ -85,7 +88,7 @@ class EdgeMoves:
         )
 
     def deal_out(self, progress: PrepareProgress) -> None:
-        """Write the pairs to the files of their ranges. Call it once, before `targets` and `arrivals`.
+        """Write the pairs to the files of their ranges. Call it once, before `targets`, which reads these files.
 
         Raises
         ------
@@ -121,9 +124,12 @@ class EdgeMoves:
         return np.concatenate(rows), np.concatenate(places)
 
     def arrivals(self, first: int, stop: int) -> IdArray:
-        """Return the places ``first`` ... ``stop - 1`` that get a row, counted from ``first``, in row order."""
+        """Return the places ``first`` ... ``stop - 1`` that get a row, counted from ``first``, in order of their rows.
+
+        `ordered_rows` sends the rows to ranges of places in source order. This is the order in which they arrive.
+        """
         numbers = self.numbers.read(first, stop)
-        # An edge and its reverse get the same row, so either place may come first.
+        # An edge and its reverse get the same row, so the sort need not be stable.
         order = np.argsort(numbers)
         # Places without a source edge have negative numbers, and are first after the sort.
         return order[int(np.count_nonzero(numbers < 0)) :]
@@ -142,6 +148,7 @@ class EdgeMoves:
             self._places = self.arrivals(0, self.num_rows)
             self._rows = numbers[self._places].astype(np.int64)
             return
+        # All pairs of the range are one piece. Without pairs the loop does nothing.
         for pairs in self._spill.pieces(number, max(1, int(self._spill.counts[number]))):
             order = np.argsort(pairs["row"])
             self._rows = pairs["row"][order].astype(np.int64)
@@ -158,9 +165,9 @@ class EdgeMoves:
             first += piece.shape[0]
 
 
-_CHUNK_BYTES = 4 << 20  # maximum of feature bytes per chunk
+_CHUNK_BYTES = 4 << 20  # maximum number of feature bytes per chunk
 _CHUNK_COPIES = 4  # copies of a chunk in memory: as read, as float32, as stored, grouped by range
-_DEAL_POSITIONS = 1 << 18  # maximum of positions per read while pairs go to files
+_DEAL_POSITIONS = 1 << 18  # maximum number of positions per read while pairs go to files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +185,7 @@ class EdgeRowPlan:
     scratch_bytes: int  # largest size of all temporary files together, ``number_bytes`` included
 
 
-NO_EDGE_ROWS: Final = EdgeRowPlan(
+NO_EDGE_ROWS: Final = EdgeRowPlan(  # the plan for a relation without edge features
     chunk_rows=0,
     range_rows=0,
     range_edges=0,
@@ -209,7 +216,8 @@ def plan_edge_rows(
     rules : changes to the edges
     budget_bytes : the memory budget
     where : the source, for messages
-    num_passes : number of passes over the rows; each pass spills a part of them
+    num_passes : number of passes over the rows; each pass writes only a part of them to temporary files, so that more
+        passes need less disk
 
     Raises
     ------
@@ -218,7 +226,7 @@ def plan_edge_rows(
     """
     row_bytes = features.dim * max(4, features.dtype.itemsize)
     places = 2 if rules.symmetrize else 1  # places of an edge's row
-    stored = features.dim * spill_dtype(dtype).itemsize
+    stored = features.dim * spill_dtype(dtype).itemsize  # bytes of a row in a temporary file
     # Half of the budget is for a range of rows, a quarter for a chunk of rows, and a quarter for (row, place) pairs.
     least_range = max(1, -(-num_edges // MAX_RANGES)) * (stored + ROW_SORT_BYTES)
     least_chunk = places * _CHUNK_COPIES * row_bytes
@@ -234,14 +242,15 @@ def plan_edge_rows(
     range_rows = max(1, min(num_edges, budget_bytes // 2 // (stored + ROW_SORT_BYTES)))
     range_edges = max(1, min(features.num_rows, budget_bytes // 4 // (places * PAIR_BYTES), 2**32 - 1))
     dealt = max(1, min(_DEAL_POSITIONS, num_edges, budget_bytes // DEAL_BYTES))
+    # With a single range, the rows or the pairs need no files.
     is_spilled, is_dealt_out = range_rows < num_edges, range_edges < features.num_rows
     held = (
         range_rows * (stored + ROW_SORT_BYTES)
         + chunk_rows * places * _CHUNK_COPIES * row_bytes
         + range_edges * places * PAIR_BYTES
     )
-    number = EdgeNumbers.bytes_of(features.num_rows)
-    pair = 8 if num_edges < 2**32 else 12
+    number = EdgeNumbers.bytes_of(features.num_rows)  # bytes per edge number
+    pair = 8 if num_edges < 2**32 else 12  # bytes per pair on disk, see `EdgeMoves`
     # The disk holds only the ranges of one pass.
     of_pass = ranges_per_pass(-(-num_edges // range_rows), num_passes)
     spilled = min(num_edges, of_pass * range_rows) if is_spilled else 0
@@ -274,8 +283,9 @@ class FeaturedEdges:
 def numbered_edges(edges: EdgeStream, num_rows: int, where: str) -> EdgeStream:
     """Return the edges with their numbers in the source, which are the numbers of their feature rows. Pure.
 
-    A stream that leaves out edges of the file must number the other edges itself. ``chunks`` raises ShapeError if an
-    edge has no row. For a stream without own numbers, a row without an edge is an error too.
+    A stream that leaves out some edges of the file must number the remaining edges itself. The returned stream's
+    ``chunks`` raises ShapeError if an edge has no row. For a stream without numbers of its own, a row without an edge
+    is an error too.
 
     Parameters
     ----------
@@ -285,6 +295,7 @@ def numbered_edges(edges: EdgeStream, num_rows: int, where: str) -> EdgeStream:
     """
 
     def chunks(max_edges: int) -> Iterator[EdgeChunk]:
+        # ``are_all`` is True while no chunk had numbers of its own: then the stream has all edges of the file.
         done, are_all = 0, True
         for read_chunk in edges.chunks(max_edges):
             chunk = numbered(read_chunk, done)
@@ -369,7 +380,16 @@ def _rows(
     scratch: Path,
     progress: PrepareProgress,
 ) -> Iterator[NDArray[Any]]:
-    """Yield feature rows in dataset order."""
+    """Yield the feature rows (n, F_e) in dataset order, in chunks.
+
+    Parameters
+    ----------
+    featured : the source's edges with their features
+    numbers : each stored edge's number in the source
+    plan : the memory for the move
+    num_edges : the dataset's number of edges
+    scratch, progress : see `build_csc`
+    """
     features = featured.features
     if features is None:
         return

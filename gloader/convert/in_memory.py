@@ -1,8 +1,10 @@
 """Conversion of graphs in memory into datasets, and back: numpy arrays, PyG's data and DGL's graphs.
 
-Graphs have one node type or several. The functions ``write_...`` serve ``Dataset.from_...``, and the functions
-``to_...`` serve the methods with the same names. `Dataset` imports this module by name. This module does not import
-`Dataset`, to avoid an import circle.
+Graphs have one node type or several. ``Dataset.from_...`` calls the functions ``write_...``: these check the arrays,
+make a source of them, and run `gloader.convert.prepare.prepare`. ``Dataset.to_...`` calls the functions ``to_...``.
+`Dataset` imports this module only when it is needed, and this module does not import `Dataset`, to avoid an import
+circle. A relation is an edge type. A link table lists edges to predict. The receipt of a conversion records the data
+that it found and used.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ EDGE_FEATURES: Final = "edge_features"
 EDGE_TIMES: Final = "edge_time"
 # The edge columns' names in messages.
 _COLUMN_TEXTS: Final = {WEIGHTS: "weights", EDGE_FEATURES: "edge features", EDGE_TIMES: "edge times"}
-# Each split, and its mask's name in PyG and DGL.
+# The splits, each with its mask's name in PyG and DGL.
 MASKS = (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask"))
 
 
@@ -71,7 +73,7 @@ def _counts(
     edges: Mapping[Relation, NDArray[Any]],
 ) -> dict[str, int]:
     """Return each type's number of nodes: the number of rows in its arrays, or else its largest id plus one."""
-    # Wrong shapes pass here, because the reader refuses them later.
+    # Arrays of a wrong shape are not refused here, because the reader refuses them later with a clear message.
     counts = {
         name: np.size(array, 0) for name, array in (*labels.items(), *features.items()) if np.ndim(array)
     }
@@ -102,7 +104,9 @@ def _edge_store(relation: Relation, pair: NDArray[Any], arrays: Mapping[str, NDA
 
 
 def given_columns(arrays: Mapping[str, NDArray[Any]], *, where: str, num_edges: int | None) -> EdgeArrays:
-    """Return the edge features and times in the arrays with the keys `EDGE_FEATURES` and `EDGE_TIMES`.
+    """Return the edge features and times in ``arrays``, whose keys are `EDGE_FEATURES` and `EDGE_TIMES`.
+
+    ``where`` names the arrays in messages. ``num_edges`` None means no edges.
 
     Raises
     ------
@@ -120,8 +124,8 @@ def given_columns(arrays: Mapping[str, NDArray[Any]], *, where: str, num_edges: 
 
 
 _LOG = logging.getLogger(__name__)
-# Keywords that the functions below take only in their ``**`` arguments. For a misspelled keyword, `near_options`
-# suggests one of them.
+# Keywords that the functions below take only in their ``**`` arguments: arrays, splits, and options of the conversion.
+# For a misspelled keyword, `near_options` suggests one of them.
 _TOPOLOGY = ("edge_index", "indptr", "indices", "edge_weight")
 _COLUMNS = (EDGE_FEATURES, EDGE_TIMES)
 _SPLITS = ("train", "valid", "test")
@@ -268,8 +272,9 @@ def write_hetero(
         options["dtype"] = options.pop("feature_dtype")
     splits = {f"{name}_idx": options.pop(name, None) for name in _SPLITS}
     seed, name = options.pop("seed"), options.pop("name", Path(path).name)
-    given, classes = features or {}, labels or {}
+    given, classes = features or {}, labels or {}  # both by node type
     pairs = {parse_relation(relation): np.asanyarray(pair) for relation, pair in edges.items()}
+    # For each edge column, such as the weights, its array by relation.
     columns = {
         column: {parse_relation(relation): np.asanyarray(array) for relation, array in (arrays or {}).items()}
         for column, arrays in (
@@ -387,7 +392,15 @@ def _needs_labels(options: Mapping[str, Any]) -> bool:
 def _saved(
     path: str | os.PathLike[str], origin: str, where: str, options: dict[str, Any], *, seed: int
 ) -> SavedGraph:
-    """Return the facts about the graph that its reader needs. Removes the edge columns' names from ``options``."""
+    """Return the facts about a PyG or DGL graph that its reader needs.
+
+    Parameters
+    ----------
+    path : the dataset's folder, whose name is the dataset's name
+    origin, where : the library and the argument, for the dataset's record and for messages
+    options : the caller's options. The names of the edge columns are removed from them
+    seed : seed of random splits
+    """
     return SavedGraph(
         name=Path(path).name,
         origin=origin,
@@ -410,6 +423,7 @@ def to_pyg(arrays: Mapping[str, Any]) -> Any:
 
     from gloader.convert.sources.pyg import import_data
 
+    # Only the arrays of a graph with named types have the key "num_nodes".
     typed, has_names = _by_type(arrays), "num_nodes" in arrays
     data = import_data(f"to_pyg returns a {'HeteroData' if has_names else 'Data'} of torch-geometric")()
     if has_names:
@@ -418,6 +432,7 @@ def to_pyg(arrays: Mapping[str, Any]) -> Any:
         data = HeteroData()
 
     def store(key: Any) -> Any:
+        """Return PyG's store for the arrays of a node type or a relation; `Data` has only one, itself."""
         return data[key] if has_names else data
 
     for node_type, count in typed["num_nodes"].items():
@@ -461,6 +476,7 @@ def to_dgl(arrays: Mapping[str, Any]) -> Any:
             )
     else:
         graph = to_graph(CscGraph(indptr=arrays["indptr"], indices=arrays["indices"], validate=False))
+    # DGL's names for the only type and the only relation are "_N" and "_E".
     for node_type, rows in typed["features"].items():
         graph.nodes[node_type if has_names else "_N"].data["feat"] = torch.from_numpy(rows)
     for node_type, labels in typed["labels"].items():
@@ -475,7 +491,10 @@ def to_dgl(arrays: Mapping[str, Any]) -> Any:
 
 
 def _by_type(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arrays of `Dataset.to_numpy` by node type and relation. Pure."""
+    """Return the arrays of `Dataset.to_numpy` by node type and relation. Pure.
+
+    For a graph of one type, these are under the names `NODE` and `EDGE`, and CSC becomes pairs of ids (2, E).
+    """
     if "num_nodes" in arrays:
         return arrays
     num_nodes = len(arrays["labels"])
@@ -512,7 +531,16 @@ def _write(
     num_classes: int | None = None,
     seed: int = 0,
 ) -> None:
-    """Parse the values of ``options``, write the source as a dataset, and log its receipt."""
+    """Parse the values of ``options``, write the source as a dataset, and log its receipt.
+
+    Parameters
+    ----------
+    source : the graph
+    path : the folder to make
+    options : fields of `PrepareOptions`, as the user wrote them, and optionally "memory_budget"
+    num_classes : number of classes; None keeps the source's
+    seed : key of a random edge split
+    """
     settings = dict(options)
     if (budget := settings.pop("memory_budget", None)) is not None:
         settings["memory_budget_bytes"] = parse_bytes(budget)

@@ -1,15 +1,15 @@
 """Node orders for a dataset, and the renumbering of edges, labels, splits and feature rows.
 
-Nodes keep the source's order, or are sorted by falling out-degree, or by community. Communities come from label
-propagation over a topology on disk (Raghavan, Albert and Kumara, Phys. Rev. E 76, 2007). Each pass over the edges
-visits all nodes in id order. A node takes the most common label among its in-neighbours. The passes end when hardly any
-node changes its label.
+`find_order` returns a `NodeOrder`. Nodes keep the source's order, or are sorted by falling out-degree, or by community.
+Communities come from label propagation over a topology on disk (Raghavan, Albert and Kumara, Phys. Rev. E 76, 2007).
+Each pass over the edges visits all nodes in id order. A node takes the most common label among its in-neighbours. The
+passes end when hardly any node changes its label. `renumbered` then gives edges, labels and splits their new ids.
 
-Feature rows are reordered out of core. A row's *place* is its row number in the new order. A *range* is a run of
-consecutive places whose rows fit into memory. First, the source is read once, and each row goes to the temporary file
-of its range. Then, each file is loaded, and its rows are put in order. A file has its rows in source order, so it needs
-no row ids. If the disk has no room for all rows, the source is read in several passes, and each pass handles only a
-part of the ranges.
+`ordered_rows` reorders the feature rows of nodes, and of edges (`edge_rows`), out of core. A row's *place* is its row
+number in the new order. A *range* is a group of consecutive places whose rows fit into memory. First, the source is
+read once, and each row goes to the temporary file of its range. Then, each file is loaded, and its rows are put in
+order. A file has its rows in source order, so it needs no row ids. If only a part of the rows is stored, the source is
+read in several passes, and each pass handles only a part of the ranges.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
 
 
-# Maximum of label propagation passes. After five, 95% of the nodes have their final label (Raghavan et al.), and each
-# further pass reads all edges.
+# Maximum number of label propagation passes. After five, 95% of the nodes have their final label (Raghavan et al.), and
+# each further pass reads all edges.
 _MAX_PASSES = 8
 # Label propagation ends when at most one node in this many changed its label.
 _SETTLED_NODES = 1000
-# Maximum of edges per `CscPiece`, the unit in which a sorted topology is read: 16 MB of int32 ids.
+# Maximum number of edges per `CscPiece`, the unit in which a sorted topology is read: 16 MiB of int32 ids.
 _MAX_PIECE_EDGES = 1 << 22
 
 
@@ -62,9 +62,9 @@ def community_order(
     """Return all node ids (N,), community by community.
 
     Communities are in order of falling mean out-degree, and a community's nodes in order of falling out-degree. Nodes
-    with a high out-degree are sampled often. Their feature rows become neighbours on disk, so a read fetches few rows
-    that are rarely used. If every node is its own community, this is the order by degree. The edges are read once and
-    sorted on disk. Up to eight passes, and a last one for nodes without in-edges, then read the sorted edges.
+    with a high out-degree are sampled often. Their feature rows are adjacent on disk, so a read fetches few rows that
+    are rarely used. If every node is its own community, this is the order by degree. The edges are read once and sorted
+    on disk. Up to eight passes, and a last one for nodes without in-edges, then read the sorted edges.
 
     Parameters
     ----------
@@ -82,6 +82,7 @@ def community_order(
     StoreWriteError
         The disk refuses a temporary file.
     """
+    # An id takes at most 8 bytes, so a piece takes up to half of the budget.
     max_edges = max(1, min(_MAX_PIECE_EDGES, budget_bytes // 16))
     with ScratchCsc(folder=scratch, ends=ends) as graph:
         graph.fill(
@@ -98,11 +99,11 @@ class InNeighbours(Protocol):
 
     @property
     def num_nodes(self) -> int:
-        """N."""
+        """N, the number of nodes."""
         ...
 
     def pieces(self, max_edges: int, /) -> Iterator[CscPiece]:
-        """Yield all nodes in id order with their in-neighbours. Each piece has about ``max_edges`` edges."""
+        """Yield all nodes in id order with their in-neighbours. A piece has at most ``max_edges`` edges."""
         ...
 
 
@@ -150,13 +151,13 @@ def _propagate(
 def _sorted_communities(labels: NDArray[Any], degrees: IdArray) -> IdArray:
     """Return the nodes sorted by their community's mean degree (falling), its label, their degree (falling), and id."""
     size = labels.shape[0]
-    # Each array here has N entries of 8 bytes, so each is deleted as soon as possible.
+    # Arrays have N entries of up to 8 bytes, so each is deleted as soon as possible.
     members = np.bincount(labels, minlength=size)
     mean = np.bincount(labels, weights=degrees, minlength=size) / np.maximum(members, 1)
     del members
     by_mean = np.argsort(-mean, kind="stable")
     del mean
-    rank = np.empty_like(labels)
+    rank = np.empty_like(labels)  # each label's place in the order of communities
     rank[by_mean] = np.arange(size, dtype=labels.dtype)
     del by_mean
     community_rank = rank[labels]
@@ -225,7 +226,10 @@ def move_nodes(
 def adopt_sources(
     first: int, indptr: IdArray, indices: NDArray[Any], has_sources: NDArray[np.bool_], labels: NDArray[Any]
 ) -> None:
-    """Give each node without in-edges an out-neighbour's label, in place, unless its label has changed before."""
+    """Give each node without in-edges an out-neighbour's label, in place, unless its label has changed before.
+
+    Parameters are those of `count_sources` and `move_nodes`; ``has_sources`` is only read.
+    """
     for i in range(indptr.shape[0] - 1):
         for e in range(indptr[i], indptr[i + 1]):
             source = indices[e]
@@ -241,7 +245,7 @@ ORDER_NODE_BYTES: dict[OrderName, int] = {"none": 0, "degree": 32, "community": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOrder:
-    """A node numbering and its inverse."""
+    """A node numbering and its inverse. Also the `RowMoves` of feature rows, each of which has exactly one place."""
 
     new_ids: IdArray  # (N,) by original id
     original_ids: IdArray  # (N,) by new id
@@ -269,7 +273,7 @@ class NodeOrder:
 
     @property
     def num_rows(self) -> int:
-        """N."""
+        """N, the number of nodes or rows."""
         return int(self.new_ids.shape[0])
 
     def targets(self, first: int, stop: int) -> tuple[None, IdArray]:
@@ -277,15 +281,15 @@ class NodeOrder:
 
         Returns
         -------
-        rows : the number of the row at each place, ascending and counted from ``first``. Always None here: each row
-            goes to exactly one place
-        places : (n,) the places, in row order
+        rows : the row of each place, ascending and counted from ``first``. Always None here, which means that each row
+            has exactly one place
+        places : (n,) the places, in order of the rows
         """
         return None, self.new_ids[first:stop]
 
     def arrivals(self, first: int, stop: int) -> IdArray:
         """Return places ``first`` ... ``stop - 1``, in the source order of their rows, counted from ``first``. Pure."""
-        # The sources of the places are their original ids. A sort of these ids gives the source order.
+        # The place p gets the row ``original_ids[p]``. A sort of these ids gives the source order.
         return np.argsort(self.original_ids[first:stop])
 
 
@@ -302,9 +306,9 @@ def find_order(
 ) -> NodeOrder | None:
     """Find the order of stored nodes. Return None for the source's order.
 
-    ``degree`` sorts the nodes by falling out-degree, and counts every parallel edge. For
-    ``community``, see `community_order`. Equal sources have equal orders, whatever the budget. The order by community
-    has one exception: of a node whose in-edges do not fit into the budget, only the first in-edges count.
+    ``degree`` sorts the nodes by falling out-degree, and counts every parallel edge. For ``community``, see
+    `community_order`. The order does not depend on the budget, with one exception: for the order by community, only the
+    first in-edges of a node count if its in-edges do not fit into the budget.
 
     Parameters
     ----------
@@ -337,8 +341,8 @@ def find_order(
 
 
 def by_falling_degree(degrees: IdArray) -> IdArray:
-    """Return the nodes by falling degree, then by id. ``degrees`` (N,) is overwritten."""
-    # The degrees are negated in place, so that the stable sort keeps nodes with equal degrees in id order.
+    """Return the nodes (N,) by falling degree, then by id. ``degrees`` (N,) is overwritten."""
+    # The stable sort of negated degrees keeps nodes with equal degrees in id order. In place, it needs no copy.
     np.negative(degrees, out=degrees)
     return np.argsort(degrees, kind="stable")
 
@@ -346,6 +350,7 @@ def by_falling_degree(degrees: IdArray) -> IdArray:
 def _out_degrees(
     edges: EdgeStream, ends: EdgeEnds, *, rules: EdgeRules, max_edges: int, progress: PrepareProgress
 ) -> IdArray:
+    """Return each node's out-degree (N,) after the rules, from one pass over the edges."""
     degrees = np.zeros(ends.num_nodes, np.int64)
     done = 0
     for count, chunk in chunks_after_rules(edges, ends=ends, rules=rules, max_edges=max_edges):
@@ -408,14 +413,17 @@ def renumbered(source: GraphSource, order: NodeOrder) -> GraphSource:
 
 # Bytes per read of a range's file.
 _PIECE_BYTES = 4 << 20
-# Maximum of ranges. Each range has one temporary file.
+# Maximum number of ranges. Each range has one temporary file.
 MAX_RANGES = 4096
 # Bytes per row for the sort in `RowMoves.arrivals`: an id, its position, and a copy of each.
 ROW_SORT_BYTES = 24
 
 
 class RowMoves(Protocol):
-    """The places of a source's rows in the new order. A row may have one place, several, or none."""
+    """The places of a source's rows in the new order. A row may have one place, several, or none.
+
+    `NodeOrder` implements it for the features of nodes, `EdgeMoves` for the features of edges.
+    """
 
     @property
     def num_rows(self) -> int:
@@ -462,7 +470,7 @@ def ordered_rows(  # noqa: PLR0913 - rows, places, and limits
     dtype : the stored dtype; rows are cast to it here, except to int8
     chunk_rows : rows per chunk
     range_rows : places per range, all in memory at the same time
-    num_passes : number of passes over the source; each pass spills the rows of its own ranges
+    num_passes : number of passes over the source; each pass writes only the rows of its own ranges to files
     scratch : an existing folder for temporary files
     progress : receives the step
     step : the step's name
@@ -499,7 +507,7 @@ def ordered_rows(  # noqa: PLR0913 - rows, places, and limits
         for number, chosen in enumerate(passes):
             for moved, places, done in source.read():
                 range_of = places // range_rows
-                if len(chosen) < len(ranges):  # other passes spill the other ranges
+                if len(chosen) < len(ranges):  # other passes write the other ranges
                     is_chosen = (range_of >= chosen.start) & (range_of < chosen.stop)
                     moved, range_of = moved[is_chosen], range_of[is_chosen]  # noqa: PLW2901 - of this pass
                 spill.deal_out(moved, range_of)
@@ -507,9 +515,10 @@ def ordered_rows(  # noqa: PLR0913 - rows, places, and limits
                 progress.advance(step, read, len(passes) * source.num_rows, "rows")
             for each in chosen:
                 first = ranges[each]
+                # The rows of a file are in the order of ``arrival``, the places that get them.
                 part = out[: min(range_rows, num_places - first)]
                 arrival = order.arrivals(first, first + part.shape[0])
-                if arrival.shape[0] < part.shape[0]:
+                if arrival.shape[0] < part.shape[0]:  # some places have no row, and get zeros
                     part[:] = 0
                 filled = 0
                 for piece in spill.pieces(each, max(1, _PIECE_BYTES // max(1, features.dim * out.itemsize))):
@@ -520,7 +529,7 @@ def ordered_rows(  # noqa: PLR0913 - rows, places, and limits
 
 
 def ranges_per_pass(num_ranges: int, num_passes: int) -> int:
-    """Return the number of row ranges that are on disk together. Pure."""
+    """Return the number of row ranges in a pass, which are on disk together. Pure."""
     return max(1, -(-num_ranges // num_passes))
 
 
@@ -532,7 +541,7 @@ def _cut(num_ranges: int, num_passes: int) -> list[range]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MovedRows:
-    """A source's rows with their new places."""
+    """A source's rows with their new places. The fields are parameters of `ordered_rows`."""
 
     features: FeatureStream
     order: RowMoves
@@ -558,13 +567,16 @@ class _MovedRows:
 
 
 def spill_dtype(dtype: str) -> np.dtype[Any]:
-    """Return the dtype of spilled rows for the stored ``dtype``. Pure."""
+    """Return the dtype of rows in temporary files: the stored ``dtype``, but float32 for int8. Pure.
+
+    The writer computes an int8 row's scale, so it needs the original values.
+    """
     element = STORED_DTYPES[dtype]
     return STORED_DTYPES["float32"].stored if element.has_scale else element.stored
 
 
 def _cast(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
-    """Return rows in the dtype of spilled rows. The cast comes before the reordering, so messages name source rows."""
+    """Return rows in the dtype of `spill_dtype`. The cast comes before the reordering, so messages name source rows."""
     if not STORED_DTYPES[dtype].has_scale:
         return cast_rows(chunk, dtype, first_row)
     # The writer makes int8 from float32. Here, only the values that it would refuse are checked.

@@ -1,7 +1,10 @@
 """The user's options for a source and for its conversion.
 
-`SourceOptions` go to the function that opens a source, and `PrepareOptions` to the conversion. `EdgeNames` names the
-columns with edge times and edge features. `edge_shares` reads an edge split's shares ("80/10/10", or (0.8, 0.1, 0.1)).
+A source is a graph in another format, such as ``edges:FILE`` or ``ogb:NAME``; a conversion writes it as a dataset.
+`SourceOptions` go to the function that opens a source, and `PrepareOptions` to the conversion. Both are made from the
+flags of `gloader prepare`, or from keywords. `EdgeNames` names the columns with edge times and edge features. An edge
+split divides a relation's edges into train, valid and test, to predict edges. `edge_shares` reads the shares of the
+three parts ("80/10/10", or (0.8, 0.1, 0.1)).
 """
 
 from __future__ import annotations
@@ -44,11 +47,14 @@ class EdgeNames:
         return self.features != NONE
 
     def pick_time(self, there: Collection[str], usual: tuple[str, ...] = ("edge_time",)) -> str | None:
-        """Return the time column among the existing names ``there``, or None. Pure."""
+        """Return the time column among the existing columns ``there``, or None. Pure.
+
+        ``usual`` are the names to look for if the user gave none.
+        """
         return _pick(self.time, there, usual)
 
     def pick_features(self, there: Collection[str], usual: tuple[str, ...]) -> str | None:
-        """Return the feature column among the existing names ``there``, or None. Pure."""
+        """Return the feature column among the existing columns ``there``, or None; as `pick_time`. Pure."""
         return _pick(self.features, there, usual)
 
     def require(
@@ -80,6 +86,7 @@ USUAL_NAMES: Final = EdgeNames()
 
 
 def _pick(requested: str | None, there: Collection[str], usual: tuple[str, ...]) -> str | None:
+    """Return the first candidate name among the existing columns ``there``, or None."""
     candidates = usual if requested is None else () if requested == NONE else (requested,)
     return next((name for name in candidates if name in there), None)
 
@@ -111,7 +118,7 @@ def edge_shares(given: str | Sequence[float]) -> EdgeShares:
             f"edge split {shown(given)}: write the shares of train, valid and test, such as 80/10/10"
         )
     total = sum(shares)
-    whole = 1.0 if abs(total - 1) <= abs(total - 100) else 100.0
+    whole = 1.0 if abs(total - 1) <= abs(total - 100) else 100.0  # the sum that was meant
     if not abs(total - whole) <= _TOLERANCE * whole:
         raise ConfigError(f"edge split {shown(given)} adds up to {total:g}; it must be 100, as 80/10/10 is")
     for name, share in zip(PARTS, shares, strict=True):
@@ -123,9 +130,10 @@ def edge_shares(given: str | Sequence[float]) -> EdgeShares:
     return train, valid, test
 
 
-NOT_USED: Final = "not used"  # the name of a line in the receipt
-OrderName: TypeAlias = Literal["none", "degree", "community"]
-SplitBy: TypeAlias = Literal["random", "time"]
+# The receipt is a conversion's record of the data that it found and used. This is the name of its line on unused data.
+NOT_USED: Final = "not used"
+OrderName: TypeAlias = Literal["none", "degree", "community"]  # see `PrepareOptions.order`
+SplitBy: TypeAlias = Literal["random", "time"]  # see `PrepareOptions.edge_split_by`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,13 +199,14 @@ class PrepareOptions:
     # "random" splits by a hash of each pair; "time" puts the earliest edges first.
     edge_split_by: SplitBy = "random"
     edge_split_relation: str | None = None  # the relation to split; None means the only relation
-    edge_split_seed: int = 0
+    edge_split_seed: int = 0  # key of a random edge split
     reverse: tuple[tuple[str, str], ...] = ()  # pairs of a relation and its reverse relation
-    edge_tables: tuple[str, ...] = ()  # given link tables, NAME=FILE or NAME@RELATION=FILE
-    # The part of all feature and edge feature rows that is written. None means all rows.
+    # Link tables (lists of edges to predict) in files: NAME=FILE or NAME@RELATION=FILE.
+    edge_tables: tuple[str, ...] = ()
+    # The part of all feature and edge feature rows that this machine writes. None means all rows.
     ranges: RangePart | None = None
     memory_budget_bytes: int | None = None  # None means half of the free memory
-    overwrite: bool = False
+    overwrite: bool = False  # replace an existing dataset
 
     @property
     def stored_dtype(self) -> str:
@@ -211,19 +220,19 @@ class PrepareOptions:
 
     @property
     def num_parts(self) -> int:
-        """The number of parts of each matrix. 1 means that all rows are written."""
+        """The number of parts into which ``ranges`` cuts each matrix. 1 means that all rows are written."""
         return 1 if self.ranges is None else self.ranges.of
 
     @property
     def rules(self) -> EdgeRules:
-        """The first three options as a value."""
+        """The first three options as a value. ``symmetrize`` is True if any relation is symmetrized."""
         return EdgeRules(
             symmetrize=bool(self.symmetrize), self_loops=self.self_loops, deduplicate=self.deduplicate
         )
 
     @property
     def recorded_split(self) -> dict[str, object]:
-        """The edge split for the commit record, empty without a split."""
+        """The edge split as entries of the commit record (``dataset.json``), empty without a split."""
         if self.edge_split is None:
             return {}
         shares = "/".join(f"{100 * share:g}" for share in self.edge_split)

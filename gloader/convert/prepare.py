@@ -1,8 +1,11 @@
 """Conversion of a source into a dataset directory, within a memory budget.
 
-The steps are the same for every graph. `plan_source` checks the source and plans memory and disk. Then `prepare` splits
-the edges on request, finds the node order, sorts each relation's edges, and writes link tables, features, labels and
-splits. A graph of one type has one relation.
+`gloader prepare` and ``Dataset.from_...`` call `prepare` with a source, which is a graph in another format. The steps
+are the same for every graph. First the source is checked, and memory and disk are planned; `plan_source` does only
+this. Then `prepare` splits the edges on request, finds the node order, sorts each relation's edges, and writes link
+tables (edges to predict), features, labels and splits. A relation is an edge type; a graph of one node type has one
+relation. The receipt records the data that the conversion found and used. Derived features are means over neighbours'
+features, for types without their own.
 """
 
 from __future__ import annotations
@@ -83,7 +86,7 @@ class PrepareReport:
     relations: dict[str, RelationReport]  # keys are "source:name:destination"
     labelled: str  # the type with labels and splits
     edge_feature_dtype: str | None  # None without edge features
-    feature_dtype: str
+    feature_dtype: str  # the stored dtype
     order: OrderName
     seconds: float  # time for the whole conversion
     order_seconds: float  # time to find the node order
@@ -91,7 +94,7 @@ class PrepareReport:
     feature_seconds: float  # time for given and derived features
     dataset_bytes: int  # bytes on disk
     spilled_bytes: int  # bytes of edges in temporary files
-    budget_bytes: int
+    budget_bytes: int  # the memory budget
     peak_bytes: int = 0  # peak memory without Python, libraries and kernels, measured between chunks
     links: dict[str, LinkReport] = field(default_factory=dict)  # a report for each link table
     # Short texts about the conversion by name, such as "not used"; also stored in the dataset.
@@ -166,6 +169,7 @@ def plan_source(source: AnySource, out: Path, options: PrepareOptions) -> Prepar
 
 
 def _plan(source: GraphSource, out: Path, options: PrepareOptions) -> PreparePlan:
+    """Check a source with its link tables, and return the plan. Raises as `plan_source`."""
     check_source(source)
     plan_relations(source, options)  # refuses options that do not fit, before any budget error
     budget = default_budget_bytes() if options.memory_budget_bytes is None else options.memory_budget_bytes
@@ -200,7 +204,7 @@ def prepare(
     StoreExistsError, StoreLockedError, StoreWriteError
         ``out`` exists, another process creates it, or the disk fails or has no room.
     """
-    steps = WatchedSteps(progress)
+    steps = WatchedSteps(progress)  # measures the memory at each report of progress
     held = source.labels.nbytes + source.splits.num_bytes
     report = _prepare(source, out, options, steps)
     return replace(report, peak_bytes=steps.peak_bytes(held))
@@ -209,6 +213,7 @@ def prepare(
 def _prepare(
     source: AnySource, out: Path, options: PrepareOptions, progress: PrepareProgress
 ) -> PrepareReport:
+    """Convert the source, and return the report without the peak memory. Raises as `prepare`."""
     started = time.perf_counter()
     # The receipt's streams count edges and rows while the steps below read them.
     receipt, graph = Receipt.of(with_tables(source, options), options)
@@ -312,6 +317,7 @@ def _recorded(
 
 
 def _log_plan(source: GraphSource, plan: PreparePlan) -> None:
+    """Log the planned memory and disk."""
     # If a file does not store its number of edges, the plan assumes that edges take the whole memory budget.
     is_counted = all(each.edges.num_edges is not None for each in source.relations)
     _LOG.info(
@@ -327,10 +333,11 @@ def _log_plan(source: GraphSource, plan: PreparePlan) -> None:
 def _find_order(
     source: GraphSource, scratch: Path, plan: PreparePlan, options: PrepareOptions, progress: PrepareProgress
 ) -> tuple[NodeOrder | None, float]:
-    """Return the node order, and the seconds to find it."""
+    """Return the node order (None for the source's order), and the seconds to find it."""
     if options.order == "none":
         return None, 0.0
     started = time.perf_counter()
+    # Only graphs of one type and one relation can have another order.
     (relation,) = plan_relations(source, options)
     order = find_order(
         relation.source.edges,
@@ -371,9 +378,9 @@ def _named(progress: PrepareProgress, source: GraphSource, name: str) -> Prepare
 class _FeatureWriter:
     """Writes all types' features. Given features come first, because derived features are means over stored rows.
 
-    If the dataset gets only a part of each matrix's rows, a mean cannot read all its rows from the dataset, and streams
-    them again from the source. A later mean may be over such means, so the sorted edges of all means stay on disk
-    until the end.
+    With ``options.ranges``, the dataset gets only a part of each matrix's rows. Then a mean cannot read all its rows
+    from the dataset, and streams them again from the source. A later mean may be over such means, so the sorted edges
+    of all means stay on disk until the end.
     """
 
     def __init__(
@@ -392,7 +399,7 @@ class _FeatureWriter:
         self._dtype = options.stored_dtype
         self._num_parts = options.num_parts
         self._progress = progress
-        self._stored: dict[str, AnyColumn] = {}
+        self._stored: dict[str, AnyColumn] = {}  # by type: a way to read the finished features again
 
     def write(self) -> None:
         """Write all features."""
@@ -407,7 +414,7 @@ class _FeatureWriter:
 
     def _rows(self, nodes: NodeSource, features: FeatureStream) -> Iterator[NDArray[np.generic]]:
         """Yield a type's feature rows in node order, chunk by chunk."""
-        shares = self._plan.rows[nodes.name]
+        shares = self._plan.rows[nodes.name]  # the type's part of the memory budget
         moves = NodeOrder.of_rows(nodes.row_ids, self._order)
         if moves is None:
             return features.chunks(shares.chunk_rows)
@@ -425,7 +432,7 @@ class _FeatureWriter:
     def _derive(self, nodes: NodeSource, column: AnyColumn, graphs: ExitStack) -> None:
         """Write a type's derived features: sort the edges of its mean, and average the rows of ``column``.
 
-        ``graphs`` takes over the sorted edges on disk.
+        ``graphs`` takes over the sorted edges on disk, and removes them when it closes.
         """
         edges, ends = averaged_edges(self._source, nodes)
         folder = self._writer.scratch / f"mean-{len(self._stored)}"

@@ -1,9 +1,10 @@
 """The plan for a conversion's memory and disk, made before the conversion starts.
 
-A conversion has several parts, which run one after another: each relation's sort, the link tables, each node type's
-features, and derived features. Labels and similar arrays stay in memory from start to end. Each part may use all the
-other memory of the budget, so the conversion's peak is the largest part's. The temporary disk space is the largest
-part's too.
+The conversion (`prepare`) calls `plan_prepare`, and refuses a source that does not fit. A conversion has several parts,
+which run one after another: each relation's sort, the link tables (edges to predict), each node type's features, and
+derived features (means over neighbours). Labels and similar arrays stay in memory from start to end. Each part may use
+all the other memory of the budget, so the conversion's peak is that of the largest part. The same holds for the
+temporary files. Rows that get another order are moved in ranges: groups of rows that fit into memory.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class PartSizes:
 class RowShares:
     """One node type's shares of the memory for its feature rows."""
 
-    dim: int
+    dim: int  # number of feature columns
     chunk_rows: int  # rows per chunk
     range_rows: int  # rows per range while rows are reordered; all rows if they keep their places
 
@@ -85,9 +86,9 @@ class RowShares:
 class PreparePlan:
     """A conversion's memory and disk, and its parts' shares."""
 
-    budget_bytes: int
+    budget_bytes: int  # the memory budget
     memory_bytes: int  # peak memory of the conversion's own arrays
-    free_bytes: int  # memory for each part
+    free_bytes: int  # memory for each part: the budget without the arrays that are held from start to end
     chunk_edges: int  # edges per chunk while the node order is found
     rows: Mapping[str, RowShares]  # shares by node type with features
     mean_bytes: int  # memory for each derived feature
@@ -116,6 +117,7 @@ def plan_prepare(source: AnySource, options: PrepareOptions, *, budget_bytes: in
         raise ConfigError(
             f"nodes cannot be put in order {options.order!r}; allowed: {', '.join(ORDER_NODE_BYTES)}"
         )
+    # The results are not used: the calls only raise ConfigError for an unknown dtype.
     feature_dtype(options.stored_dtype)
     feature_dtype(options.stored_edge_dtype)
     graph = source.graph()
@@ -135,7 +137,8 @@ def plan_prepare(source: AnySource, options: PrepareOptions, *, budget_bytes: in
         nodes.name: _row_shares(nodes, dims[nodes.name], options, budget_bytes=free) for nodes in featured
     }
     sorts = [_plan_edges(graph, each, options, budget_bytes=free) for each in relations]
-    # If only a part of the rows is stored, means over means are computed at the same time, and share the memory.
+    # If only a part of the rows is stored, a mean over another mean computes both at the same time. So the means of the
+    # longest chain share the memory.
     num_shares = max(1, derivation_depth(graph)) if options.num_parts > 1 else 1
     parts = [sizes for _, sizes in sorts]
     parts += [_row_sizes(nodes, rows[nodes.name], options) for nodes in featured]
@@ -189,7 +192,11 @@ def ordered_row_bytes(dim: int, options: PrepareOptions) -> int:
 
 
 def ordered_range_rows(num_rows: int, row_bytes: int, budget_bytes: int) -> int:
-    """Return the number of rows per range of reordered rows. Raises BudgetError if too few fit. Pure."""
+    """Return the number of rows per range of reordered rows. Raises BudgetError if too few fit. Pure.
+
+    ``row_bytes`` is the result of `ordered_row_bytes`, and ``budget_bytes`` half of the memory for features.
+    """
+    # Each range has a temporary file, so the number of ranges is limited.
     least = -(-num_rows // MAX_RANGES)
     if least * row_bytes > budget_bytes:
         raise BudgetError(
@@ -201,7 +208,7 @@ def ordered_range_rows(num_rows: int, row_bytes: int, budget_bytes: int) -> int:
 
 
 def ordered_scratch_bytes(num_rows: int, dim: int, options: PrepareOptions, range_rows: int) -> int:
-    """Return the disk bytes for the rows that one pass over the source spills for reordering. Pure."""
+    """Return the disk bytes for the rows that one pass over the source writes for reordering. Pure."""
     if range_rows >= num_rows:
         return 0
     held = range_rows * ranges_per_pass(-(-num_rows // range_rows), options.num_parts)
@@ -233,12 +240,12 @@ def link_sizes(
     """
     rows = [each.rows.num_rows for each in links]
     disk = [_table_bytes(each, num_nodes) for each in links]
-    num_arrays = 4 * len(links)
+    num_arrays = 4 * len(links)  # pairs, labels, times and negatives, at most
     if split is not None:
         # The split's tables have as many rows as edges in all, and one table may have nearly all of them.
         rows.append(split.num_edges)
         disk.append((split.num_edges or 0) * (_PAIR_BYTES + 8 * split.has_times))
-        num_arrays += 2 * len(PARTS)
+        num_arrays += 2 * len(PARTS)  # pairs and times
     plans = [plan_locate(num_nodes, budget_bytes=budget_bytes, num_rows=count) for count in rows]
     spilled = [(count or 0) * SPILLED_ROW_BYTES for count in rows]
     return PartSizes(
@@ -252,6 +259,7 @@ def link_sizes(
 
 
 def _table_bytes(table: LinkSource, num_nodes: int) -> int:
+    """Return the stored bytes of a link table, or 0 if its number of rows is unknown."""
     rows = table.rows
     negative_bytes = rows.negatives_per_row * (4 if num_nodes < 2**31 else 8)
     row_bytes = _PAIR_BYTES + _LABEL_BYTES[rows.label_dtype] + 8 * rows.has_times + negative_bytes
@@ -276,10 +284,11 @@ def _plan_edges(
     edges, features, ends, rules = each.source.edges, each.source.edge_features, each.ends, each.rules
     columns = edge_columns(edges, rules, num_rows=None if features is None else features.num_rows)
     sort = plan_csc(ends, edges.num_edges, columns=columns, rules=rules, budget_bytes=budget_bytes)
-    most = most_edges(edges.num_edges or 0, rules, ends.num_nodes)
+    most = most_edges(edges.num_edges or 0, rules, ends.num_nodes)  # edges after the rules, at most
     index_bytes = 4 if ends.num_sources < 2**31 else 8
     stored = most * (index_bytes + 4 * edges.has_weights + 8 * edges.has_times)
     spill = most * record_dtype(num_sources=ends.num_sources, columns=columns).itemsize
+    # Merged edges wait in temporary files until their number is known.
     scratch = (spill if spill > sort.held_bytes else 0) + stored * rules.merges
     if options.order == "community":  # communities need another sorted copy of the topology
         scratch += most * index_bytes + 8 * (ends.num_nodes + 1)
@@ -302,6 +311,7 @@ def _plan_edges(
         memory_bytes=max(sort.peak_bytes, rows.memory_bytes),
         dataset_bytes=stored + 8 * (ends.num_nodes + 1) + row_bytes,
         scratch_bytes=max(scratch + rows.number_bytes, rows.scratch_bytes),
+        # Offsets, sources and perhaps weights; features with their scales; times.
         num_arrays=3 + 2 * (features is not None) + edges.has_times,
     )
 
@@ -312,16 +322,21 @@ def _is_moved(nodes: NodeSource, options: PrepareOptions) -> bool:
 
 
 def _chunk_row_bytes(nodes: NodeSource, dim: int, options: PrepareOptions) -> int:
-    """Return the bytes for all copies of a row, in its own dtype or in float32, whichever is wider."""
+    """Return the bytes for all copies of a row, in its own dtype or in float32, whichever is wider.
+
+    ``dim`` is the number of columns.
+    """
     width = 4 if nodes.given is None else max(4, nodes.given.dtype.itemsize)
     return (CHUNK_COPIES + _is_moved(nodes, options)) * max(1, dim * width)
 
 
 def _least_bytes(nodes: NodeSource, dim: int, options: PrepareOptions) -> int:
+    """Return the least memory for a type's features: one row, and as much again for a range if rows are reordered."""
     return (1 + _is_moved(nodes, options)) * _chunk_row_bytes(nodes, dim, options)
 
 
 def _row_shares(nodes: NodeSource, dim: int, options: PrepareOptions, *, budget_bytes: int) -> RowShares:
+    """Divide the memory for a type's features between a chunk and a range. Raises BudgetError if it is too small."""
     # Reordered rows need memory for a chunk and for a range.
     for_chunks = budget_bytes // 2 if _is_moved(nodes, options) else budget_bytes
     copies = CHUNK_COPIES + _is_moved(nodes, options)
@@ -335,6 +350,7 @@ def _row_shares(nodes: NodeSource, dim: int, options: PrepareOptions, *, budget_
 
 
 def _row_sizes(nodes: NodeSource, shares: RowShares, options: PrepareOptions) -> PartSizes:
+    """Return the memory and disk for a type's features."""
     dim, num_rows, num_parts = shares.dim, nodes.num_nodes, options.num_parts
     memory, scratch = shares.chunk_rows * _chunk_row_bytes(nodes, dim, options), 0
     if _is_moved(nodes, options):
@@ -344,7 +360,7 @@ def _row_sizes(nodes: NodeSource, shares: RowShares, options: PrepareOptions) ->
         memory_bytes=memory,
         dataset_bytes=stored_feature_bytes(num_rows, dim, options.stored_dtype, num_parts=num_parts),
         scratch_bytes=scratch,
-        num_arrays=2,
+        num_arrays=2,  # features and scales
     )
 
 
@@ -376,6 +392,7 @@ def _mean_sizes(
 def _mean_size(
     source: GraphSource, nodes: NodeSource, dim: int, *, budget_bytes: int, num_shares: int
 ) -> PartSizes:
+    """Return the memory and temporary files for a type's derived features; `_row_sizes` counts the stored rows."""
     edges, ends = averaged_edges(source, nodes)
     count = _USUAL_DEGREE * nodes.num_nodes if edges.num_edges is None else edges.num_edges
     sort = plan_csc(ends, edges.num_edges, columns=NO_COLUMNS, rules=EdgeRules(), budget_bytes=budget_bytes)
@@ -389,5 +406,6 @@ def _mean_size(
     record = record_dtype(num_sources=ends.num_sources, columns=NO_COLUMNS).itemsize
     return PartSizes(
         memory_bytes=max(sort.peak_bytes, num_shares * means.memory_bytes),
+        # The sorted edges stay on disk with their offsets, and while they are sorted, also as records.
         scratch_bytes=8 * ends.num_nodes + count * 2 * record,
     )

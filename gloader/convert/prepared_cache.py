@@ -1,7 +1,8 @@
 """A cache of prepared datasets in the user's gloader folder. A source is prepared at its first use.
 
-A dataset's folder has a digest in its name. The digest covers everything that the dataset depends on, so a change makes
-a new folder.
+A source is a graph in another format, such as ``builtin:digits``. `ensure_dataset` is called by commands that train on
+a source. It returns the folder of the prepared dataset, and prepares the source if there is none. The folder has a
+digest in its name, which covers everything that the dataset depends on. So a changed source gets a new folder.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def prepared_path(spec: str, source: SourceOptions, prepare: PrepareOptions) -> 
 
 
 def _edge_table_files(prepare: PrepareOptions) -> list[Path]:
+    """Return the files of the link tables (edges to predict) in the options."""
     if not prepare.edge_tables:
         return []
     from gloader.convert.links.link_rows import (
@@ -143,16 +145,18 @@ def ensure_dataset(
     if (target / DATASET_MANIFEST).is_file():
         return target
     opened = open_source(spec, source)
-    # The path is computed again, because the source may have been downloaded, which changes its files and the digest.
+    # Opening may have downloaded the source. This changes its files and so the digest, so the path is computed again.
     target = prepared_path(spec, source, prepare)
     _make_home(target.parent)
     is_waiting = False
     # Another process may be preparing this dataset, or have finished it. Equal digests mean equal datasets.
     while not (target / DATASET_MANIFEST).is_file():
         try:
+            # StoreExistsError means that another process has just finished.
             with suppress(StoreExistsError):
                 convert(opened, target, prepare, progress=progress or NO_PROGRESS)
         except StoreLockedError:
+            # Another process is at work. If it fails, the next attempt of this loop prepares the dataset.
             if not is_waiting:
                 _LOG.info("another process is preparing %s; waiting for it", spec)
             is_waiting = True

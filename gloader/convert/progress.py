@@ -1,4 +1,8 @@
-"""Receivers of a conversion's progress: the interface, one that adds a name, and one that measures memory."""
+"""Receivers of a conversion's progress.
+
+The steps of a conversion report to a `PrepareProgress`, for example the progress bars of a command. Two receivers
+forward to another one: `NamedProgress` adds a name to each step, and `WatchedSteps` measures the memory.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ NO_PROGRESS: PrepareProgress = _NoProgress()
 
 
 class NamedProgress:
-    """Forwards progress, and adds the relation or node type to each step's name."""
+    """Forwards progress, and adds ``name``, a relation or a node type, to each step's name."""
 
     def __init__(self, progress: PrepareProgress, name: str) -> None:
         self._progress = progress
@@ -45,7 +49,7 @@ class NamedProgress:
 
 
 class WatchedSteps:
-    """Forwards progress, and records the peak memory. Not thread-safe.
+    """Forwards progress, and records the peak memory, measured at each call. Not thread-safe.
 
     The allocator may keep memory that a step has freed, and the next step's peak would include this memory. So freed
     memory is returned to the system between steps.
@@ -53,7 +57,7 @@ class WatchedSteps:
 
     def __init__(self, progress: PrepareProgress) -> None:
         self._progress = progress
-        self._step: str | None = None
+        self._step: str | None = None  # the present step
         self._most = 0  # largest number of bytes at any call
         _release()  # returns memory that the program freed before
 
@@ -66,7 +70,9 @@ class WatchedSteps:
         self._progress.advance(step, done, total, unit)
 
     def peak_bytes(self, held_bytes: int) -> int:
-        """Return the peak memory without Python, libraries and compiled kernels.
+        """Return the peak memory in bytes without Python, libraries and compiled kernels. Call it at the end.
+
+        Memory that is still in use then, except ``held_bytes``, belongs to these and is subtracted.
 
         Parameters
         ----------

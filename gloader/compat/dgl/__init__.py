@@ -1,8 +1,8 @@
 """DGL's mini-batch loops on one machine, without DGL: ``import gloader.compat.dgl as dgl``.
 
-Blocks, layers and loaders have DGL's names, arguments and parameters, over gloader's pipeline; a `gloader.Dataset` is
-the graph. This is no graph library: DGL's other names raise `DglFeatureError`, whose message is the replacement
-(docs/from-dgl.md).
+Blocks, layers and loaders have DGL's names, arguments and parameters, but use gloader's pipeline. A `gloader.Dataset`
+is the graph. The code is in `gloader.bridges.dgl_api`; the modules below only give it DGL's names. This is no graph
+library: every other name of DGL raises `DglFeatureError`, whose message names the replacement (docs/from-dgl.md).
 """
 
 from gloader.bridges.dgl_api.dataset_graph import DGLGraph, load_graphs
@@ -29,5 +29,5 @@ __all__ = [
     "utils",
 ]
 
-__getattr__ = missing_from("dgl")
-answer_for_submodules()
+__getattr__ = missing_from("dgl")  # raises DglFeatureError for DGL's other names, as in each module below
+answer_for_submodules()  # the same for an import of a module of DGL that does not exist here

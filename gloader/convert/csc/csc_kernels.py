@@ -1,13 +1,17 @@
-"""Kernels for the external counting sort, for sparse feature rows, and for the look-up of pairs.
+"""Kernels (compiled functions) for the external counting sort, for sparse feature rows, and for the look-up of pairs.
 
-Callers check the arrays. Kernels do not.
+Callers check the arrays. Kernels do not. CSC is the result of the sort: ``indices`` (E,) holds the edges' sources,
+grouped by destination, and destination d has the edges ``indptr[d] : indptr[d + 1]``. Edges have optional columns:
+weight, time, and number. The number is the edge's place in the source's files, counted from 0.
 
-In the sort (`external_csc`), a *bucket* is a run of 2**shift consecutive destinations. A *record* is an edge in a
-bucket, with its destination as an offset in the bucket.
+In the sort (`external_csc`), a *bucket* holds the edges of 2**shift consecutive destinations. A *record* is an edge in
+a bucket, with its destination as an offset in the bucket.
 
-The look-up (`locate`) finds the edge positions of a link table's rows. Its rows are sorted by destination, source, time
-and row number. Destination d has the rows ``start[d] : start[d + 1]``. A *group* is the rows with the same pair, which
-are adjacent. The group's first row is its *head*. A row's *rank* is its number within the group.
+The look-up (`gloader.convert.links.locate`) finds the positions in ``indices`` of the edges in a link table, a list of
+edges to predict. The table's rows are sorted by destination, source, time and row number. Destination d has the rows
+``start[d] : start[d + 1]``. A *group* is the rows with the same pair of nodes, which are adjacent. The group's first
+row is its *head*. A row's *rank* is its number within the group, counted from 0. A *piece* is a part of the rows or of
+the edges that fits in memory.
 """
 
 from __future__ import annotations
@@ -26,7 +30,10 @@ if TYPE_CHECKING:
 
 @njit(cache=True, nogil=True)
 def first_bad_edge(src: IdArray, dst: IdArray, num_sources: int, num_nodes: int) -> int:
-    """Return the first i with a source outside 0..S-1 or a destination outside 0..N-1. -1 means none. Pure."""
+    """Return the first i with a source outside 0..S-1 or a destination outside 0..N-1. -1 means none. Pure.
+
+    S is ``num_sources``, N is ``num_nodes``, the number of destinations.
+    """
     for i in range(src.shape[0]):
         if src[i] < 0 or src[i] >= num_sources or dst[i] < 0 or dst[i] >= num_nodes:
             return i
@@ -60,7 +67,7 @@ def scatter_records(
     cursor: IdArray,
     records: Any,
 ) -> None:
-    """Write each edge as a record to its bucket's next free slot.
+    """Write each edge as a record to its bucket's next free slot. Within a bucket, input order is kept.
 
     Parameters
     ----------
@@ -70,7 +77,7 @@ def scatter_records(
     cursor : (num_buckets,) each bucket's next slot in ``records``, advanced
     records : (n,) structured array, filled
     """
-    mask = (np.int64(1) << shift) - 1
+    mask = (np.int64(1) << shift) - 1  # the low destination bits
     for i in range(dst.shape[0]):
         bucket = dst[i] >> shift
         slot = cursor[bucket]
@@ -87,7 +94,7 @@ def scatter_records(
 
 @njit(cache=True, nogil=True)
 def count_in_degrees(records: Any, degrees: IdArray) -> None:
-    """Add the number of a bucket's records for each destination offset to ``degrees``."""
+    """Add the number of a bucket's records with each destination to ``degrees`` (2**shift or less,), by offset."""
     for i in range(records.shape[0]):
         degrees[records[i]["dst"]] += 1
 
@@ -108,8 +115,8 @@ def scatter_sources(
     Parameters
     ----------
     records : records in input order
-    first, last : destination offsets; only records with first <= destination < last are written
-    cursor : next slot by destination offset, advanced
+    first, last : offsets of destinations in the bucket; only records with first <= offset < last are written
+    cursor : (offsets,) each destination's next slot in the arrays below, advanced
     indices, weights, times, numbers : (E,) arrays of all slots, written; columns may be None
     """
     for i in range(records.shape[0]):
@@ -128,9 +135,10 @@ def scatter_sources(
 
 @njit(cache=True, nogil=True)
 def merge_segments(indptr: IdArray, indices: NDArray[Any], merged: IdArray) -> int:
-    """Sort each node's sources and drop duplicates, in place. Return the number of remaining sources.
+    """Sort each node's sources and drop duplicates, in place. Return the number of all remaining sources.
 
-    ``indptr`` (n + 1,) bounds the segments, and ``merged`` (n,) receives each node's number of remaining sources.
+    ``indptr`` (n + 1,) bounds each node's segment in ``indices``. ``merged`` (n,) receives the number of sources that
+    remain for each node. The remaining sources of all nodes are adjacent at the beginning of ``indices``.
     """
     # The result may overwrite the input, because writing never overtakes reading.
     end = 0
@@ -157,10 +165,10 @@ def merge_columns(
 ) -> int:
     """Merge the sources as in `merge_segments`, together with the edges' columns.
 
-    For each node, the segment is sorted by source. Each run of equal sources becomes one edge at ``end``, in place. A
-    weight with the sign bit set marks an edge that was added as the reverse of another. Weights of given edges and of
-    added reverses are summed separately, and the larger sum becomes the merged edge's weight. Sums run in input order,
-    in float64. With numbers, a merged edge keeps the smallest number, and the time of the edge with this number.
+    For each node, the segment is sorted by source. Adjacent edges with equal sources become one edge at ``end``, in
+    place. A weight with the sign bit set marks an edge that was added as the reverse of another. Weights of given edges
+    and of added reverses are summed separately, and the larger sum becomes the merged edge's weight. Sums run in input
+    order, in float64. With numbers, a merged edge keeps the smallest number, and the time of the edge with this number.
     """
     end = 0
     for node in range(indptr.shape[0] - 1):
@@ -177,6 +185,7 @@ def merge_columns(
         start = end
         i = 0
         while i < sources.shape[0]:
+            # The edges i..j-1 have the same source. ``first`` is the edge that gives the time and the number.
             given, reverse, first, j = 0.0, 0.0, i, i
             while j < sources.shape[0] and sources[j] == sources[i]:
                 if weights is not None:
@@ -208,7 +217,10 @@ def sort_by_time(
     weights: NDArray[np.float32] | None,
     numbers: NDArray[Any] | None,
 ) -> None:
-    """Sort each node's edges by time, then by source, in place. The sort is stable."""
+    """Sort each node's edges by time, then by source, in place. The sort is stable.
+
+    ``indptr`` (n + 1,) bounds each node's edges in ``indices`` and the columns.
+    """
     for node in range(indptr.shape[0] - 1):
         low, high = indptr[node], indptr[node + 1]
         is_sorted = True
@@ -242,14 +254,17 @@ def mark_sources(
 ) -> None:
     """Merge a destination's edges from the sources ``first``, ``first + 1``, ... into arrays by source.
 
+    This replaces `merge_columns` for a destination with too many edges for memory: several passes over the records each
+    merge one range of s sources.
+
     Parameters
     ----------
     records : records of one bucket; those with other destinations or sources are skipped
     node : the destination's offset in the bucket
     first : the first source
     is_source : (s,) set to True for sources with an edge
-    weight_sums : (s,) sums of the weights of the source's edges, or None without weights
-    reverse_sums : (s,) sums of the weights of the added reverse edges
+    weight_sums : (s,) receives the weight sum of each source's given edges, or None without weights
+    reverse_sums : (s,) receives the weight sum of each source's added reverse edges, whose sign bit is set
     numbers : (s,) receives each source's smallest edge number, or None
     times : (s,) receives the time of the edge with this number, or None
     """
@@ -273,7 +288,7 @@ def mark_sources(
 
 @njit(cache=True, nogil=True)
 def expand_rows(indptr: IdArray, first: int, first_row: int, rows: IdArray) -> int:
-    """Write the row numbers of a compressed matrix's entries ``first``, ``first + 1``, ... Return the last of these.
+    """Write the row numbers of a CSR matrix's entries ``first``, ``first + 1``, ... Return the last row number.
 
     Parameters
     ----------
@@ -292,11 +307,11 @@ def expand_rows(indptr: IdArray, first: int, first_row: int, rows: IdArray) -> i
 
 @njit(cache=True, nogil=True)
 def add_sparse_rows(indptr: IdArray, columns: IdArray, values: NDArray[Any], out: NDArray[Any]) -> int:
-    """Add compressed rows to the dense ``out`` (n, F). Return the first entry with a column outside 0..F-1, or -1.
+    """Add n rows of a CSR matrix to the dense ``out`` (n, F). Return the first entry with a column outside 0..F-1.
 
-    ``indptr`` (n + 1,) bounds the rows' entries in ``columns`` and ``values``, counted from ``indptr[0]``.
+    Without such an entry the result is -1. ``columns`` and ``values`` hold the entries that were read from the file.
+    ``indptr`` (n + 1,) bounds the rows' entries, counted from the start of the file; the first one is ``indptr[0]``.
     """
-    # Offsets count from the start of the file. Columns and values are only the part that was read.
     base = indptr[0]
     for row in range(out.shape[0]):
         for i in range(indptr[row] - base, indptr[row + 1] - base):
@@ -334,9 +349,9 @@ def count_ahead(
 ) -> None:
     """Count, for the sorted rows of one piece, the rows of another piece that come before them in the same group.
 
-    Both pieces are of the same bucket, which did not fit into memory. Each row of the other piece is searched in its
-    pair's group, and counted at the first group row that comes after it by time and row number. The caller's running
-    sum over a group then gives each row's number of other rows ahead.
+    Both pieces belong to the same bucket, which did not fit into memory. Each row of the other piece is searched in the
+    group of its pair, and counted at the first row of the group that comes after it by time and row number. The caller
+    sums these counts along each group; the running sum is the number of other rows ahead of each row.
 
     Parameters
     ----------
@@ -348,6 +363,7 @@ def count_ahead(
     """
     for other in range(rows.shape[0]):
         node = destinations[other] - first
+        # First the group of the pair, then the place in the group.
         low, high = start[node], start[node + 1]
         low = first_not_below(group_sources, low, high, sources[other])
         if low == high or group_sources[low] != sources[other]:
@@ -384,8 +400,9 @@ def match_edges(
 ) -> int:
     """Match a piece of edges with the rows of their pairs. Return the last edge's destination.
 
-    The edges are in position order. Each edge is searched among its destination's rows. A pair's k-th edge is matched
-    with the row of rank k in the pair's group. The state of a group is kept at its head, from piece to piece.
+    The caller passes the graph's edges in pieces, in position order. Each edge is searched among its destination's
+    rows. A pair's k-th edge is matched with the row of rank k in the pair's group. The state of a group is kept at its
+    head, from piece to piece.
 
     Parameters
     ----------
@@ -396,10 +413,10 @@ def match_edges(
     start : (n + 1,) bounds of each destination's rows
     group_sources : (r,) each row's source
     heads : (r,) first row in each row's group
-    ranks : (r,) each row's rank in its group, ascending; rows in other pieces leave gaps
-    num_matched : (r,) at a group's head, the number of matched edges so far
-    cursor : (r,) at a group's head, the next row without an edge
-    last : (r,) at a group's head, the last edge's position
+    ranks : (r,) each row's rank in its group, ascending; ranks of rows in other pieces of the table are missing
+    num_matched : (r,) at a group's head, the number of the pair's edges so far, with or without a row in this piece
+    cursor : (r,) at a group's head, the group's next row without an edge
+    last : (r,) at a group's head, the position of the pair's last edge so far
     positions : (r,) each row's edge position, written for matched rows
     """
     begin, end = first_position, first_position + indices.shape[0]
@@ -423,4 +440,4 @@ def match_edges(
                     positions[row] = position
                     cursor[head] = row + 1
         begin = stop
-    return node
+    return node  # the search for the next piece starts here

@@ -1,7 +1,9 @@
 """Rules that change a source's edges and relations before the sort.
 
-`chunks_after_rules` checks each chunk of edges, drops self loops, adds reverse edges, and adds new self loops. Parallel
-edges are merged later, in the sort. `plan_relations` gives each relation its rules, and adds reverse relations.
+A source is a graph in another format. A relation is an edge type: (source type, name, destination type).
+`plan_relations` gives each relation its rules (`EdgeRules`), and adds reverse relations. `chunks_after_rules` then
+reads a relation's edges in chunks, checks each chunk, drops self loops, adds reverse edges, and adds new self loops.
+The sort (`external_csc`) takes these chunks, and merges parallel edges itself.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ MAX_SECONDS: Final = 2**62 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeEnds:
-    """The nodes that edges join: the numbers of sources and destinations."""
+    """The nodes that edges join: the ranges of the ids of sources and destinations."""
 
     num_nodes: int  # number of destinations; their ids are 0..num_nodes-1
     num_sources: int  # number of sources; their ids are 0..num_sources-1
     where: str = "edges"  # the edges' file or source, for messages
-    # True if the graph's types have names. Then ids count within a type, and messages tell the range of the wrong end.
+    # True if the graph's types have names. Then ids count within a type, and an error names the range of the wrong id.
     has_names: bool = False
 
     @classmethod
@@ -52,7 +54,7 @@ class EdgeEnds:
 def chunks_after_rules(
     edges: EdgeStream, *, ends: EdgeEnds, rules: EdgeRules, max_edges: int, is_numbered: bool = False
 ) -> Iterator[tuple[int, EdgeChunk]]:
-    """Yield chunks of a dataset's edges, each with the number of edges read from the source.
+    """Yield pairs of the number of edges read from the source and the chunk that the rules made of them.
 
     With ``rules.symmetrize``, a chunk's reverse edges follow its edges. A reverse edge has the same time and number,
     and the same weight with the sign bit set. The merge uses this bit to distinguish the two directions. Self loops
@@ -71,7 +73,7 @@ def chunks_after_rules(
     GraphError
         An id or a time is out of range, or a weight is negative or not finite. The message names file, edge and value.
     """
-    done, earliest = 0, MAX_SECONDS
+    done, earliest = 0, MAX_SECONDS  # edges read so far, and their earliest time
     for chunk in edges.chunks(max_edges):
         check_chunk(chunk, ends=ends, first=done)
         count = chunk.src.shape[0]
@@ -148,6 +150,7 @@ def _wrong_end(chunk: EdgeChunk, edge: int, ends: EdgeEnds) -> str:
 
 
 def _without_loops(chunk: EdgeChunk) -> EdgeChunk:
+    """Return the chunk's edges between different nodes."""
     keep = chunk.src != chunk.dst
     if keep.all():
         return chunk
@@ -155,6 +158,7 @@ def _without_loops(chunk: EdgeChunk) -> EdgeChunk:
 
 
 def _with_reverse(chunk: EdgeChunk) -> EdgeChunk:
+    """Return the chunk's edges, then the reverse of each edge that is no self loop."""
     reverse = _without_loops(chunk)
     return EdgeChunk(
         src=np.concatenate([chunk.src, reverse.dst]),
@@ -167,6 +171,7 @@ def _with_reverse(chunk: EdgeChunk) -> EdgeChunk:
 
 
 def _joined(column: NDArray[Any] | None, reverse: NDArray[Any] | None) -> NDArray[Any] | None:
+    """Return an optional column of the edges, followed by the column of the reverse edges."""
     return None if column is None or reverse is None else np.concatenate([column, reverse])
 
 
@@ -177,7 +182,7 @@ REVERSE_PREFIX = "rev_"  # beginning of the name of an added reverse relation
 class PlannedRelation:
     """A relation that the dataset will have."""
 
-    source: RelationSource
+    source: RelationSource  # the edges in the source; an added reverse relation reads them reversed
     ends: EdgeEnds
     rules: EdgeRules
 
@@ -199,6 +204,7 @@ def plan_relations(source: GraphSource, options: PrepareOptions) -> tuple[Planne
     """
     relations = source.relations
     _refuse_options(source, options)
+    # The relations that get the reverse of each edge.
     both_ways = {
         find_relation(text, [each.relation for each in relations], where=source.origin)
         for text in options.symmetrized
@@ -251,7 +257,7 @@ def find_relation(text: str, relations: Sequence[Relation], *, where: str) -> Re
 def named_reverses(
     pairs: Sequence[tuple[str, str]], relations: Sequence[Relation], *, where: str
 ) -> dict[Relation, Relation]:
-    """Return the reverse of each relation in ``pairs``, in both directions. Pure.
+    """Return a mapping from each relation in ``pairs`` to its reverse relation; both of a pair are keys. Pure.
 
     Parameters
     ----------
@@ -267,6 +273,7 @@ def named_reverses(
     reverses: dict[Relation, Relation] = {}
     for pair in pairs:
         relation, back = (find_relation(text, relations, where=where) for text in pair)
+        # The types of both ends, against those of the reverse in the opposite order.
         if relation[::2] != back[2::-2]:
             raise ConfigError(
                 f"--reverse {pair[0]}={pair[1]}: {relation_text(back)} does not lead back along "
@@ -288,6 +295,7 @@ def _refuse_options(source: GraphSource, options: PrepareOptions) -> None:
             f"--order {options.order} is for graphs of one node type; {source.origin} has {len(source.nodes)}: leave "
             "it out"
         )
+    # Relations between two different types.
     between = [each.relation for each in source.relations if each.relation[0] != each.relation[2]]
     if options.symmetrize is True and len(between) == len(source.relations) and not options.add_reverse:
         raise ConfigError(
@@ -302,7 +310,7 @@ def _refuse_options(source: GraphSource, options: PrepareOptions) -> None:
 
 
 def _reverses(source: GraphSource, planned: Sequence[PlannedRelation]) -> list[PlannedRelation]:
-    """Return a reverse for each relation without one."""
+    """Return a reverse relation for each of the ``planned`` relations that has none in the source."""
     existing = {each.relation for each in source.relations}
     added = []
     for each in planned:

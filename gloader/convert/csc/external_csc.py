@@ -1,10 +1,12 @@
 """Sorting a stream of edges into CSC within a memory budget: an external counting sort in two passes.
 
-A *bucket* is a run of consecutive destinations with a temporary file. A *record* is one edge in such a file: its ends,
-and its columns (weight, time, number in the source). The first pass reads the source and writes each edge to its
-bucket. The second pass sorts one bucket after another by counting: degrees, offsets, and a stable scatter of the
-sources. Both passes stay within the budget for any number of edges. `build_csc` writes the result to a `CscSink`. One
-such sink is `ScratchCsc`, which keeps the result in temporary files that can be read several times.
+In CSC, ``indices`` (E,) holds the edges' sources grouped by destination, and ``indptr`` (N + 1,) the bounds of each
+destination's group. A *bucket* holds the edges of consecutive destinations, in memory or in a temporary file. A
+*record* is one edge in a bucket: its ends, and its columns (weight, time, number in the source). The first pass reads
+the source and writes each edge to its bucket. The second pass (`sorted_ranges`) sorts one bucket after another by
+counting: degrees, offsets, and a stable scatter of the sources. Both passes stay within the budget for any number of
+edges. `build_csc` runs both and writes the result to a `CscSink`. One such sink is `ScratchCsc`, which keeps the result
+in temporary files that can be read several times. The converter calls `build_csc` once for each relation.
 """
 
 from __future__ import annotations
@@ -35,14 +37,15 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# Maximum of buckets. Each chunk opens and closes every bucket's file, so more buckets would cost more than they save.
+# Maximum number of buckets. Each chunk opens and closes every bucket's file, so more buckets would cost more than they
+# save.
 _MAX_BUCKETS = 256
-# Bounds for the edges per chunk of the source. Larger chunks are not read faster. Smaller ones spend time in calls.
+# Bounds for the edges per chunk of the source. Larger chunks are not read faster; smaller ones take more time in calls.
 _MAX_CHUNK_EDGES = 2_000_000
 _MIN_CHUNK_EDGES = 4_096
 # Nodes per bucket for which the counters fit into an ordinary second-level cache.
 _BUCKET_NODES = 2**18
-# Assumed edges per node if the source's number of edges is unknown.
+# Assumed edges per node if the source's number of edges is unknown. A wrong guess costs time, not correctness.
 _USUAL_DEGREE = 32
 # Bytes per node of a bucket for the int64 counters: degrees, their sums, and the cursors of the scatter.
 _COUNTER_BYTES = 24
@@ -94,12 +97,15 @@ class CscReport:
 
     edges_read: int
     num_edges: int  # edges written
-    spilled_bytes: int
+    spilled_bytes: int  # bytes of records written to temporary files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeNumbers:
-    """Receives each stored edge's number in the source, in stored order. Added self loops have `NO_EDGE` (negative)."""
+    """Receives each stored edge's number in the source, in stored order. Added self loops have `NO_EDGE` (negative).
+
+    The numbers move the edge features into stored order later: an edge's number is its row in the source's features.
+    """
 
     array: TemporaryArray
     num_rows: int  # feature rows in the source; all numbers are below this
@@ -126,7 +132,7 @@ def edge_columns(edges: EdgeStream, rules: EdgeRules, *, num_rows: int | None) -
     num_rows : edge feature rows in the source, or None without edge features
     """
     number_bytes = 0 if num_rows is None else EdgeNumbers.bytes_of(num_rows)
-    # Merged parallel edges keep the first edge's time, and the numbers identify the first edge.
+    # Merged parallel edges keep the time of the first edge in the source. The merge finds this edge by its number.
     if num_rows is None and edges.has_times and rules.merges:
         number_bytes = 8
     return EdgeColumns(has_weights=edges.has_weights, has_times=edges.has_times, number_bytes=number_bytes)
@@ -151,11 +157,12 @@ def plan_csc(
         Not even the smallest useful buffers fit. The message gives needed and allowed bytes.
     """
     num_nodes = ends.num_nodes
+    # Bytes of an edge as a record, in a chunk of the first pass, and in the sort of the second pass.
     record = record_dtype(num_sources=ends.num_sources, columns=columns).itemsize
     per_edge = _chunk_edge_bytes(record, columns, rules)
     sorted_edge = _sorted_edge_bytes(ends.num_sources, columns, rules)
     factor = 2 if rules.symmetrize else 1
-    expected = (
+    expected = (  # edges after the rules
         _USUAL_DEGREE * num_nodes if num_edges is None else factor * num_edges + rules.self_loops * num_nodes
     )
     # A bucket is planned for half of the edges that fit into one sort, because some buckets get more than the mean.
@@ -168,8 +175,8 @@ def plan_csc(
             f"sorting edges of {num_nodes} nodes needs at least {format_bytes(needed)}; the memory budget "
             f"leaves {format_bytes(budget_bytes)} for it. Raise --memory-budget"
         )
-    # In the first pass, a chunk gets a quarter of the memory, and held records get up to half. If these need no files,
-    # they stay in memory in the second pass. So the sort gets only the rest.
+    # In the first pass, a chunk gets a quarter of the memory, and held records get up to half. If all records fit in
+    # memory, they stay there during the second pass. So the sort gets only the rest.
     free = budget_bytes - counters - PIECE_BYTES
     chunk = max(_MIN_CHUNK_EDGES, min(_MAX_CHUNK_EDGES, free // 4 // per_edge))
     held = max(0, free - max(chunk * per_edge, free // 2))
@@ -200,10 +207,9 @@ def build_csc(
 ) -> CscReport:
     """Write the edges to ``sink`` as CSC, destination by destination.
 
-    Each destination's in-neighbours are in input order. If ``rules`` merge parallel edges, in-neighbours are in
-    ascending order. If edges have times, they are in time order, and edges with equal times are in order of their
-    sources. Merged parallel edges keep the first edge's time and number. Indices are int32 for fewer than 2**31
-    sources.
+    The order of each destination's in-neighbours depends on the edges: by time and then by source if edges have times,
+    else ascending by source if ``rules`` merge parallel edges, else input order. Merged parallel edges keep the first
+    edge's time and number. Indices are int32 for fewer than 2**31 sources, else int64.
 
     Parameters
     ----------
@@ -263,7 +269,16 @@ def _deal_out(
     num_edges: int | None,
     progress: PrepareProgress,
 ) -> int:
-    """Distribute all chunks over the buckets, and return the number of edges read."""
+    """Distribute all chunks over the buckets, and return the number of edges read.
+
+    Parameters
+    ----------
+    chunks : pairs of the number of edges read and a chunk, see `chunks_after_rules`
+    spill : the buckets
+    shift : bucket b gets the destinations d with d >> shift == b
+    num_edges : edges in the source, for the progress; None if unknown
+    progress : receives the step "reading edges"
+    """
     # This is a separate function, so that the last chunk is freed before the second pass begins.
     read = 0
     for count, chunk in chunks:
@@ -274,22 +289,27 @@ def _deal_out(
 
 
 def _bucket_shift(num_nodes: int, wanted_buckets: int) -> int:
-    """Return the number of low bits in a node id that are its offset in a bucket. The high bits number the bucket."""
+    """Return the number of low bits in a node id that are its offset in a bucket. The other bits number the bucket."""
+    # More buckets than wanted may be needed to keep a bucket's counters in the processor's cache.
     buckets = min(_MAX_BUCKETS, max(wanted_buckets, -(-num_nodes // _BUCKET_NODES)))
     return max(0, (max(1, num_nodes) - 1).bit_length() - (buckets - 1).bit_length())
 
 
 def _chunk_edge_bytes(record: int, columns: EdgeColumns, rules: EdgeRules) -> int:
-    """Return the memory per edge of a chunk: its copies as read, as ids, after the rules, and as records."""
-    # A number is 8 bytes until it is in a record.
+    """Return the bytes per edge of a chunk: its copies as read, as ids, after the rules, and as records.
+
+    ``record`` is the bytes of one record.
+    """
+    # Two int64 ids are 16 bytes. A number is 8 bytes until it is in a record.
     ids = 16 + columns.num_bytes + (8 - columns.number_bytes if columns.number_bytes else 0)
     ruled = (2 * ids if rules.symmetrize else 0) + (ids if rules.self_loops else 0)
     return 2 * ids + ruled + record * (2 if rules.symmetrize else 1)
 
 
 def _sorted_edge_bytes(num_sources: int, columns: EdgeColumns, rules: EdgeRules) -> int:
-    """Return the memory per edge while a bucket's edges are sorted, with the copies of one node's edges."""
+    """Return the bytes per edge while a bucket's edges are sorted, with the copies of one node's edges."""
     out = (4 if num_sources < 2**31 else 8) + columns.num_bytes
+    # A merge by columns needs an order (8 bytes), a copy of the sources and columns, and 4 bytes of numpy's own.
     merge = 12 + out if rules.merges and (columns.has_weights or columns.number_bytes) else 0
     # A sort by time needs two orders, a copy of the times, and numpy's own memory.
     by_time = 36 + out if columns.has_times else 0
@@ -306,7 +326,14 @@ def _write(
 ) -> int:
     """Write the sorted ranges to ``sink``, and return the number of written edges.
 
-    ``total`` is the number of edges in the buckets. A merge may write fewer.
+    Parameters
+    ----------
+    ranges : the sorted ranges of all buckets
+    sink : receives offsets and columns
+    total : number of edges in the buckets; a merge may write fewer
+    numbers : receives each edge's number in the source, unless None
+    scratch : folder for temporary files
+    progress : receives the step "sorting edges"
     """
     with sink.indptr() as offsets:
         if not ranges.merges:
@@ -335,6 +362,7 @@ def _write(
 def _writer(
     sink: CscSink, ranges: SortedRanges, name: str, num_edges: int
 ) -> AbstractContextManager[ChunkWriter]:
+    """Return the sink's writer for the records' field ``name``: src, weight or time."""
     if name == "src":
         return sink.indices(num_edges, ranges.index_dtype.name)
     return sink.edge_weight(num_edges) if name == "weight" else sink.edge_time(num_edges)
@@ -350,11 +378,11 @@ def _write_ranges(
     progress: PrepareProgress,
 ) -> int:
     """Append the offsets, the columns and the edge numbers of all ranges. Return the number of written edges."""
-    # Without ``numbers``, the numbers only serve the merge, and are not written.
+    # Without ``numbers``, records may still have numbers, for the merge. These are not written.
     columns = dict(writers) | ({} if numbers is None else {"number": numbers})
     # Each range continues the offsets, which begin with 0.
     offsets.append(np.zeros(1, np.int64))
-    end, written, taken = 0, 0, 0
+    end, written, taken = 0, 0, 0  # the last offset, the written edges, and the edges taken from the buckets
     for part in ranges:
         # If a node's edges come in several parts, only the first part has the degree.
         if part.degrees.shape[0]:
@@ -370,7 +398,7 @@ def _write_ranges(
     return written
 
 
-# Offsets per read of `ScratchCsc.pieces`: 2 MB.
+# Offsets per read in `ScratchCsc.pieces`: 2 MiB of int64.
 _BLOCK_NODES = 1 << 18
 
 
@@ -388,7 +416,7 @@ class ScratchCsc:
     """A `CscSink` for a topology without weights and times. Owns two files in ``folder`` until ``close()``."""
 
     folder: Path
-    ends: EdgeEnds
+    ends: EdgeEnds  # the numbers of destinations (N) and sources
     _offsets: TemporaryArray = field(init=False)
     _sources: TemporaryArray = field(init=False)
 
@@ -444,7 +472,7 @@ class ScratchCsc:
     def pieces(self, max_edges: int) -> Iterator[CscPiece]:
         """Yield all nodes in order, with at most ``max_edges`` in-neighbours per piece.
 
-        A node with more in-neighbours has its own piece, with only the first ``max_edges`` of these.
+        A node with more in-neighbours has its own piece, with only its first ``max_edges`` in-neighbours.
         """
         # A block reads one offset more than nodes, because the last offset bounds the last node.
         for block in range(0, self.num_nodes, _BLOCK_NODES):
@@ -459,7 +487,7 @@ class ScratchCsc:
                 )
 
     def offsets(self, start: int, stop: int) -> IdArray:
-        """Return the (stop - start + 1,) offsets for nodes ``start`` ... ``stop - 1``."""
+        """Return the (stop - start + 1,) int64 offsets for nodes ``start`` ... ``stop - 1``, as bounds in all edges."""
         return self._offsets.read(start, stop + 1)
 
     def sources(self, start: int, stop: int) -> NDArray[Any]:

@@ -1,9 +1,10 @@
 """The external sort's second pass: buckets of edges become sorted ranges of destinations.
 
-`external_csc` has the first pass, which writes each edge as a record to the bucket of its destination. Here, each
-bucket is cut into *ranges*: consecutive destinations whose edges are sorted together in memory. A destination with too
-many edges for one sort is a *hub*. Its edges come in several parts. If a hub's edges have times, they are sorted in
-*runs* on disk: sorted sequences of records, which `TimeRuns` merges.
+`external_csc` has the first pass, which writes each edge as a record to the bucket of its destination. A bucket is a
+group of consecutive destinations, kept in a `Spill`. In the second pass, each bucket is cut into *ranges*: consecutive
+destinations whose edges are sorted together in memory. Iterating over `SortedRanges` yields them. A destination with
+too many edges for one sort is a *hub*. Its edges are yielded in several parts. If a hub's edges have times, `TimeRuns`
+sorts them on disk: it writes *runs*, which are sorted sequences of records, and merges them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# Maximum of runs per merge. Each run has a piece in memory, and with more runs the pieces would become too small.
+# Maximum number of runs per merge. Each run has a piece in memory, and with more runs the pieces would be too small.
 _MAX_RUNS = 64
 
 
@@ -53,10 +54,10 @@ class TimeRuns:
         self._folder = folder
         self._dtype = dtype
         self._max_records = max_records
-        self._files: list[TemporaryArray] = []
-        self._runs: list[tuple[TemporaryArray, int]] = []
-        self._held: list[NDArray[np.void]] = []
-        self.num_records = 0
+        self._files: list[TemporaryArray] = []  # every file made so far
+        self._runs: list[tuple[TemporaryArray, int]] = []  # each run's file and number of records
+        self._held: list[NDArray[np.void]] = []  # appended records that are not yet in a run
+        self.num_records = 0  # records appended so far
 
     def append(self, records: NDArray[np.void]) -> None:
         """Copy the next records. A full run is sorted and written.
@@ -93,6 +94,7 @@ class TimeRuns:
             file.remove()
 
     def _flush(self) -> None:
+        """Sort the records in memory, and write them as a run."""
         if not self._held:
             return
         records = np.concatenate(self._held)
@@ -102,6 +104,7 @@ class TimeRuns:
         self._runs.append((run, records.shape[0]))
 
     def _joined(self, group: list[tuple[TemporaryArray, int]]) -> tuple[TemporaryArray, int]:
+        """Merge a group of runs into one longer run, and return it with its number of records."""
         longer = self._new_run()
         for piece in self._merge(group):
             longer.append(piece)
@@ -115,14 +118,15 @@ class TimeRuns:
     def _merge(self, runs: list[tuple[TemporaryArray, int]]) -> Iterator[NDArray[np.void]]:
         """Yield the records of all runs in order, and remove the runs.
 
-        A piece of each run is in memory. In each round, a limit is found up to which no record is left on disk. The
-        records up to the limit are sorted and yielded, and runs with an empty piece load the next one.
+        One piece of each run is in memory. Each round finds a limit: all records up to it are in memory. These are
+        sorted and yielded, and runs with an empty piece load the next one.
         """
-        step = max(1, self._max_records // max(1, len(runs)))
-        held = [run.read(0, min(step, length)) for run, length in runs]
-        done = [piece.shape[0] for piece in held]
+        step = max(1, self._max_records // max(1, len(runs)))  # records per piece
+        held = [run.read(0, min(step, length)) for run, length in runs]  # each run's piece
+        done = [piece.shape[0] for piece in held]  # each run's number of records read so far
         while any(piece.shape[0] for piece in held):
             # The limit is the smallest last record of a piece whose run continues on disk. No unread record is smaller.
+            # It is (time, source, number of the run).
             open_ends = [
                 (int(piece[-1]["time"]), int(piece[-1]["src"]), number)
                 for number, piece in enumerate(held)
@@ -150,11 +154,16 @@ def _time_order(records: NDArray[np.void]) -> NDArray[np.int64]:
 
 
 def _before(piece: NDArray[Any], limit: tuple[int, int, int], number: int) -> int:
-    """Return the number of run ``number``'s records in ``piece`` up to ``limit``."""
+    """Return the number of records in ``piece``, which belongs to run ``number``, up to ``limit``.
+
+    ``limit`` is (time, source, number of the limit's run).
+    """
     time, source, limit_run = limit
     times = piece["time"]
+    # The records low..high-1 have the limit's time.
     low, high = np.searchsorted(times, time, side="left"), np.searchsorted(times, time, side="right")
-    # Equal records come run by run. Later runs wait, because the limit's run may have more records equal to the limit.
+    # Records with equal time and source are yielded in the order of their runs. The limit's run may have more of them
+    # on disk, so those of later runs wait.
     same_time = piece["src"][low:high]
     if number <= limit_run:
         return int(low + np.searchsorted(same_time, source, side="right"))
@@ -168,7 +177,7 @@ PIECE_BYTES = 4 << 20  # bytes of records per read from a bucket's file
 class SortedRange:
     """The in-edges of consecutive nodes, or a part of a hub's in-edges."""
 
-    degrees: IdArray  # (n,) edges per node; empty for the later parts of a hub
+    degrees: IdArray  # (n,) edges per node; empty for a hub's later parts, as its first part has the degree
     columns: Mapping[str, NDArray[Any]]  # src, and optional weight, time and number, one entry per edge
     edges_taken: int  # input records of this range, for the progress; a merge makes fewer edges of them
 
@@ -182,7 +191,8 @@ class SortedRange:
 class SortedRanges:
     """The sorted ranges of all buckets, in order of destinations.
 
-    The iteration sorts each range, merges parallel edges on request, and drops each bucket's file after use.
+    The iteration sorts each range, merges parallel edges if ``merges`` is set, and removes each bucket's file after
+    use. So it works only once.
     """
 
     spill: Spill  # the buckets
@@ -222,6 +232,7 @@ class SortedRanges:
             self.spill.drop(bucket)
 
     def _pieces(self, bucket: int) -> Iterator[NDArray[Any]]:
+        """Yield the bucket's records in input order, `PIECE_BYTES` at a time."""
         return self.spill.pieces(bucket, PIECE_BYTES // self.spill.dtype.itemsize)
 
     def _sort(self, bucket: int, start: int, stop: int, degrees: IdArray) -> SortedRange:
@@ -232,14 +243,15 @@ class SortedRanges:
         columns = {name: np.empty(taken, self.dtype[name]) for name in self.fields}
         indices = columns["src"]
         weights, times, numbers = (columns.get(name) for name in ("weight", "time", "number"))
+        # Each node's next slot, by offset in the bucket. Entries below ``start`` are not used.
         cursor = np.zeros(stop, np.int64)
         cursor[start:] = indptr[:-1]
         for piece in self._pieces(bucket):
             scatter_sources(piece, start, stop, cursor, indices, weights, times, numbers)
-        left = taken
+        left = taken  # number of edges after the merge
         if self.merges:
             merged = np.empty_like(degrees)
-            if len(columns) == 1:
+            if len(columns) == 1:  # only sources
                 left = merge_segments(indptr, indices, merged)
             else:
                 left = merge_columns(indptr, indices, weights, times, numbers, merged)
@@ -268,6 +280,7 @@ class SortedRanges:
                 yield self._part(self._merged(bucket, node, first, stop), taken=0)
 
     def _timed_hub(self, bucket: int, node: int, degree: int) -> Iterator[SortedRange]:
+        """Yield the parts of a hub whose edges have times, in order of time."""
         # Runs are sorted in memory and wait on disk. A merge holds a piece of each run, and its result.
         runs = TimeRuns(self.spill.folder, self.dtype, max_records=max(1, self.max_edges // 4))
         try:
@@ -289,10 +302,12 @@ class SortedRanges:
             yield piece[piece["dst"] == node]
 
     def _first_part(self, degree: int, *, taken: int) -> SortedRange:
+        """Return a hub's first part: its degree after the merge, and no edges."""
         part = self._part(np.empty(0, self.dtype), taken=taken)
         return replace(part, degrees=np.array([degree], np.int64))
 
     def _part(self, records: NDArray[Any], *, taken: int) -> SortedRange:
+        """Return a hub's part with these edges. ``taken`` is its number of input records, for the progress."""
         columns = {name: np.ascontiguousarray(records[name]) for name in self.fields}
         return SortedRange(degrees=np.empty(0, np.int64), columns=columns, edges_taken=taken)
 
@@ -304,7 +319,7 @@ class SortedRanges:
             yield first, min(self.num_sources, first + step)
 
     def _merged(self, bucket: int, node: int, first: int, stop: int) -> NDArray[Any]:
-        """Return a node's edges from sources ``first`` ... ``stop - 1``, one per source, ordered by source."""
+        """Return a node's edges from sources ``first`` ... ``stop - 1`` as records, one per source, in their order."""
         count = stop - first
         is_source = np.zeros(count, np.bool_)
         has_weights = "weight" in self.fields

@@ -1,8 +1,9 @@
 """The out-of-core shuffle, which distributes edges, feature rows and link rows over buckets.
 
-A `Spill` keeps rows in numbered buckets, and yields the rows of one bucket. Rows stay in memory while they fit. If they
-no longer fit, all rows go to temporary files, one for each bucket. The files have no header. Rows are appended to them,
-and are read back in pieces. A `TemporaryArray` is an array in such a file.
+The sorts and joins of the conversion first append all rows to a `Spill`, and then read one bucket after another. A
+bucket is a numbered group of rows, such as the edges of consecutive destinations. Rows stay in memory while they fit.
+If they no longer fit, all rows go to temporary files, one for each bucket. The files have no header. A `TemporaryArray`
+is one array in such a file.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def append_bytes(path: Path, array: NDArray[Any]) -> None:
     """
     try:
         with path.open("ab", buffering=0) as file:
-            left = array.reshape(-1).view(np.uint8).data
+            left = array.reshape(-1).view(np.uint8).data  # a memoryview of the bytes to write
             # One call may write only a part of the bytes, above all on a full disk.
             while left:
                 left = left[file.write(left) or 0 :]
@@ -168,7 +169,7 @@ class Spill:
         Raises
         ------
         StoreWriteError
-            The disk refuses the spill.
+            A file cannot be written, for example because the disk is full.
         """
         bounds = np.concatenate([[0], np.cumsum(counts)])
         self.counts += counts
@@ -183,7 +184,9 @@ class Spill:
         self._write(rows, bounds)
 
     def pieces(self, bucket: int, max_rows: int) -> Iterator[NDArray[Any]]:
-        """Yield ``bucket``'s rows in order, in pieces of at most ``max_rows``. A piece is valid until the next one.
+        """Yield ``bucket``'s rows in arrival order, in pieces of at most ``max_rows``.
+
+        A piece is valid until the next one, because the same buffer is filled again.
 
         Raises
         ------
@@ -242,9 +245,11 @@ class Spill:
         self.close()
 
     def _buffer(self, bucket: int, max_rows: int) -> NDArray[Any]:
+        """Return an empty array for up to ``max_rows`` of the bucket's rows."""
         return np.empty((min(max_rows, int(self.counts[bucket])), *self.row_shape), self.dtype)
 
     def _write(self, rows: NDArray[Any], bounds: IdArray) -> None:
+        """Append rows to the buckets' files. ``bounds`` (num_buckets + 1,) are the buckets' parts of ``rows``."""
         for bucket, (start, stop) in enumerate(pairwise(bounds.tolist())):
             if start < stop:
                 append_bytes(self._path(bucket), rows[start:stop])
@@ -272,6 +277,6 @@ def append_edges(spill: Spill, chunk: EdgeChunk, *, shift: int) -> None:
     count_buckets(chunk.dst, shift, counts)
     records = np.empty(chunk.dst.shape[0], spill.dtype)
     number = chunk.number if "number" in (spill.dtype.names or ()) else None
-    starts = np.cumsum(counts) - counts
+    starts = np.cumsum(counts) - counts  # each bucket's first slot in ``records``
     scatter_records(chunk.src, chunk.dst, chunk.weight, chunk.time, number, shift, starts, records)
     spill.append(records, counts)

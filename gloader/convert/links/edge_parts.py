@@ -1,8 +1,9 @@
 """The rules of an edge split, which divides a relation's edges into the parts train, valid and test.
 
-A rule gives each edge its part: by a hash of its pair (`RandomParts`), or by its time (`TimeParts`). Parts have the
-numbers 0, 1 and 2. For a split by time, a few passes over the edges count edges by time, and find the times at which
-train and valid end.
+A rule gives each edge its part: by a hash of its pair of nodes (`RandomParts`), or by its time (`TimeParts`). The parts
+train, valid and test have the numbers 0, 1 and 2. `link_tables` makes a rule, and `deal_edges` then gives one edge
+stream per part. For a split by time, `time_parts` passes over the edges a few times: it counts edges by time, to find
+the times at which train and valid end.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def deal_pairs(
     src, dst : (n,) ends
     is_ordered : True if the ends have different types; otherwise (u, v) and (v, u) are one pair
     key : the split's uint64 key
-    first, second : the uint64 hashes at which parts 1 and 2 begin
+    first, second : the uint64 hashes at which parts 1 and 2 begin: a hash below ``first`` means part 0
     parts : (n,) parts, written
     """
     for i in range(src.shape[0]):
@@ -60,7 +61,7 @@ class RandomParts:
     """Parts by a hash of (seed, pair). Parallel edges, and a pair's two directions, have the same part."""
 
     seed: int
-    shares: EdgeShares
+    shares: EdgeShares  # of train, valid and test; their sum is 1
     # True if the ends have different types; then (u, v) and (v, u) are different pairs.
     is_ordered: bool = False
     # True for edges of a reverse relation, which get the parts of the split relation's edges.
@@ -73,7 +74,8 @@ class RandomParts:
         first, second = (min(2**64 - 1, int(share * 2**64)) for share in (train, train + valid))
         src, dst = (chunk.dst, chunk.src) if self.is_reverse else (chunk.src, chunk.dst)
         key = np.uint64(mix_int((self.seed ^ _KEY) % 2**64))
-        with np.errstate(over="ignore"):  # interpreted hashes wrap around
+        # If numba's compiler is switched off, numpy warns about the intended overflows of the hash.
+        with np.errstate(over="ignore"):
             deal_pairs(src, dst, self.is_ordered, key, np.uint64(first), np.uint64(second), parts)
         return parts
 
@@ -96,7 +98,10 @@ PartRule: TypeAlias = RandomParts | TimeParts
 
 
 def part_edges(edges: EdgeStream, rule: PartRule, part: int, num_edges: int | None) -> EdgeStream:
-    """Return one part's edges in source order, with their numbers in the source. Pure."""
+    """Return one part's edges in source order, with their numbers in the source. Pure.
+
+    ``num_edges`` is the part's number of edges, or None if it is unknown.
+    """
 
     def taken(chunk: EdgeChunk, first: int) -> EdgeChunk:
         return numbered(chunk, first).take(rule.parts(chunk) == part)
@@ -106,7 +111,10 @@ def part_edges(edges: EdgeStream, rule: PartRule, part: int, num_edges: int | No
 
 
 def edge_rows(edges: EdgeStream) -> LinkStream:
-    """Return a stream's edges as rows of a link table, without labels and negatives. Pure."""
+    """Return a stream's edges as rows of a link table (a list of edges to predict). Pure.
+
+    The rows have neither labels nor negatives, which are node pairs without an edge.
+    """
 
     def chunks(max_rows: int) -> Iterator[LinkChunk]:
         for chunk in edges.chunks(max_rows):
@@ -136,7 +144,7 @@ def deal_edges(
     counts = np.zeros(len(PARTS), np.int64)
     done = 0
     for chunk in edges.chunks(max_edges):
-        # The check is here, because later passes see only one part, and would name wrong edge numbers.
+        # The check is part of this pass, because later passes see only one part, and would name wrong edge numbers.
         check_chunk(chunk, ends=ends, first=done)
         counts += np.bincount(rule.parts(chunk), minlength=len(PARTS))
         done += chunk.src.shape[0]
@@ -144,19 +152,20 @@ def deal_edges(
     return tuple(part_edges(edges, rule, part, count) for part, count in enumerate(counts.tolist()))
 
 
-# Bins per pass of the search for a cut. For edges over four years, a bin has half an hour in the first pass, then 1 s.
+# Bins per pass of the search for a cut. If the edges' times span four years, a bin is half an hour in the first pass,
+# and a second in the next one.
 _BINS = 1 << 16
 
 
 @dataclass(slots=True)
 class _Cut:
-    """The search for the time of the edge with a given rank in time order.
+    """The search for a cut: the time of the edge with a given rank in time order.
 
-    The time lies in ``low``..``high``. Each pass counts the edges in `_BINS` bins of this range. Then it narrows the
-    range to the bin with the rank.
+    The time lies in ``low``..``high``. Each pass over the edges calls `count` for each chunk, which counts the edges in
+    `_BINS` bins of this range. Then `narrow` reduces the range to the bin with the edge.
     """
 
-    rank: int  # the edge's rank from 0 among the edges in the range
+    rank: int  # the edge's rank among the edges in the range, counted from 0
     low: int  # first second of the range
     high: int  # last second of the range
     counts: IdArray = field(default_factory=lambda: np.zeros(_BINS, np.int64))  # (_BINS,) edges per bin
@@ -174,7 +183,7 @@ class _Cut:
         self.counts += np.bincount((inside - self.low) // self.width, minlength=_BINS)
 
     def narrow(self) -> None:
-        """Narrow the range to the bin with the rank."""
+        """Narrow the range to the bin with the edge of the given rank, and begin to count again."""
         ends = np.cumsum(self.counts)
         number = int(np.searchsorted(ends, self.rank, side="right"))
         self.rank -= int(ends[number - 1]) if number else 0
@@ -214,7 +223,7 @@ def time_parts(
             f"{ends.where}: its edges have no times for --edge-split-by time; name the column of times with "
             "--edge-time"
         )
-    low, high, done = 2**62, -(2**62), 0
+    low, high, done = 2**62, -(2**62), 0  # the earliest and latest time, and the number of edges
     for chunk in edges.chunks(max_edges):
         check_chunk(chunk, ends=ends, first=done)
         done += chunk.src.shape[0]

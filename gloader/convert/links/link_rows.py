@@ -1,7 +1,8 @@
 """The rows of link tables, as streams over arrays and over files (Parquet, CSV and npy).
 
 A link table lists pairs of nodes whose edges a model predicts. A row has a source, a destination, and optionally a
-label, a time, and k *negatives*: destinations without an edge from the source.
+label, a time, and k *negatives*: destinations without an edge from the source. `array_tables` makes link tables from
+arrays, and `edge_table` from files. Both return a `LinkSource`, whose rows are a `LinkStream` that is read in chunks.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ def array_rows(
     negative_ids = np.empty((0, 1), np.int64) if negatives is None else negatives
 
     def parts(column: NDArray[Any], max_rows: int) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield the column's parts, each with the number of its first row."""
         for start in range(0, len(column), max_rows):
             yield start, column[start : start + max_rows]
 
@@ -116,7 +118,10 @@ def array_rows(
 
 
 def _column(array: NDArray[Any] | None, what: str, src: NDArray[Any], where: str) -> NDArray[Any] | None:
-    """Return an array with one number per row. A second dimension with one column is dropped."""
+    """Return ``array`` if it has one number per row of ``src``. A second dimension with one column is dropped.
+
+    ``what`` and ``where`` name the array in the ShapeError for another shape.
+    """
     if array is None:
         return None
     if array.ndim == 2 and array.shape[1] == 1:
@@ -128,12 +133,13 @@ def _column(array: NDArray[Any] | None, what: str, src: NDArray[Any], where: str
     return array
 
 
+# Keys of the mapping that a user gives for a link table.
 _COLUMNS = ("labels", "times", "negatives")
 _KEYS = ("edge_index", *_COLUMNS, "relation", "reverse")
 
 
 def array_tables(links: Mapping[str, Mapping[str, Any]]) -> tuple[LinkSource, ...]:
-    """Return the link tables over shared arrays.
+    """Return the link tables over a user's arrays, which are not copied.
 
     Parameters
     ----------
@@ -224,7 +230,7 @@ def table_rows(table: NumberTable, name: str, notes: ColumnNotes) -> LinkStream:
     ----------
     table : the file's table
     name : the link table's name
-    notes : receives the receipt's lines on columns
+    notes : receives lines on the columns for the receipt, the record of the data that a conversion found and used
 
     Raises
     ------
@@ -238,6 +244,7 @@ def table_rows(table: NumberTable, name: str, notes: ColumnNotes) -> LinkStream:
         )
     src, dst = find_ends(table, keys="a header of src and dst")
     others = [name for name in names if name not in (src, dst)]
+    # The columns' names, each None if the table has no such column. ``lists`` has a list of negatives in each row.
     label, time, lists = (
         named_column(others, usual, what=f"the {what} of {table.path}")
         for usual, what in (
@@ -263,6 +270,7 @@ def table_rows(table: NumberTable, name: str, notes: ColumnNotes) -> LinkStream:
 
     def labels(max_rows: int) -> Iterator[NDArray[np.generic]]:
         number: Number = "int64" if label_dtype == "int64" else "float32"
+        # Without labels, no column is read, and the stream is empty.
         columns = {} if label is None else {label: number}
         for (column,) in regroup(table.read(columns, error=SourceError), max_rows) if columns else ():
             yield np.ascontiguousarray(column, label_dtype)
@@ -287,7 +295,10 @@ def table_rows(table: NumberTable, name: str, notes: ColumnNotes) -> LinkStream:
 
 
 def _scan(table: NumberTable, src: str, label: str | None) -> tuple[int, str | None]:
-    """Return a CSV file's number of rows and its labels' dtype, from reading the file."""
+    """Read a CSV file, and return its number of rows and its labels' dtype, None without labels.
+
+    ``src`` and ``label`` are columns. The dtype is int64 if all labels are whole numbers, else float32.
+    """
     count, is_whole = 0, True
     for (column,) in table.read({src if label is None else label: "float64"}, error=SourceError):
         count += column.shape[0]
@@ -296,4 +307,5 @@ def _scan(table: NumberTable, src: str, label: str | None) -> tuple[int, str | N
 
 
 def _label_dtype(table: NumberTable, label: str) -> str:
+    """Return the dtype in which the column ``label`` of a Parquet file is stored."""
     return "int64" if table.kind(label) == "integer" else "float32"

@@ -1,9 +1,13 @@
 """The link tables of a conversion: from the source, from files, and from an edge split.
 
-A link table lists pairs of nodes whose edges a model predicts. It belongs to one relation. An edge split divides a
-relation's edges among three new tables, train, valid and test. Only the train edges stay in the graph. The others are
-*held out*. A *reverse relation* holds the same pairs in the other direction. Its held-out edges must leave the graph
-too. Reverse relations are found by a flag, by their names, or by a comparison of the relations' pairs.
+A link table lists pairs of nodes whose edges a model predicts. It belongs to one relation (edge type). An edge split
+divides a relation's edges among three new tables, train, valid and test. Only the train edges stay in the graph. The
+others are *held out*. A *reverse relation* holds the same pairs in the other direction. It would reveal held-out edges
+to the model, so their reverse edges must leave the graph too. Reverse relations are found by the flag --reverse, by
+their names, or by a comparison of the relations' pairs.
+
+The conversion calls `with_tables` (adds the tables from files), then `split_source` (splits the edges), and at last
+`planned_tables` (gives each table its relation and its reverse relation).
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 # Bytes per sampled pair: its hash, the other relation's hash, and the sort. Most of the memory remains for chunks.
 _PAIR_BYTES: Final = 128
-_MIN_PAIRS: Final = 1 << 12  # a sample may have this number of pairs with any memory budget
+_MIN_PAIRS: Final = 1 << 12  # number of pairs that a sample may have with any memory budget
 # If another relation holds at least this share of the reversed pairs, but is no reverse relation, a warning names it.
 _WARNING_SHARE: Final = 0.1
 # A relation with more than this share of all possible pairs holds reversed pairs by chance. It is no reverse relation.
@@ -60,10 +64,10 @@ def reverse_of(
     relations: Sequence[Relation],
     named: Mapping[Relation, Relation] = MappingProxyType({}),
 ) -> Relation | None:
-    """Return the reverse relation, or None. Pure.
+    """Return the reverse relation of ``relation`` among ``relations``, or None. Pure.
 
     The user's pairs in ``named`` decide first, and then names. The reverse of (a, r, b) is named (b, rev_r, a). The
-    reverse of (b, rev_r, a) is (a, r, b). A relation within one type may be its own reverse.
+    reverse of (b, rev_r, a) is (a, r, b). A relation within one type is its own reverse if no other is found.
     """
     if relation in named:
         return named[relation]
@@ -84,7 +88,7 @@ def reverses_by_pairs(
     budget_bytes: int,
     max_edges: int,
 ) -> list[Relation]:
-    """Return the relations that hold ``relation``'s pairs in the other direction, whatever their names.
+    """Return the relations that hold ``relation``'s pairs in the other direction, whatever their names are.
 
     Pairs are compared by their hashes. Without memory for all pairs, all relations are compared by the same sample. A
     relation is a reverse if it holds all reversed pairs, or if it holds only reversed pairs and more than half of them.
@@ -117,8 +121,9 @@ def reverses_by_pairs(
         num_ours, num_theirs, num_both = ours.compared(theirs)
         if not num_both:
             continue
+        # The common pairs, as a share of this relation's pairs and as a share of the other relation's pairs.
         of_ours, of_theirs = num_both / num_ours, num_both / num_theirs
-        # A relation with nearly all possible pairs holds these pairs by chance.
+        # The share of all possible pairs in the other relation. If it is near 1, the other holds these pairs by chance.
         density = theirs.estimated() / max(counts[0] * counts[1], 1)
         overlap = (
             f"{relation_text(other)} holds {100 * of_ours:.3g}% of the pairs of {relation_text(relation)} the other "
@@ -155,12 +160,12 @@ class PairSample:
 
     @property
     def is_part(self) -> bool:
-        """True if the sample is not complete."""
+        """True if the sample has only a part of the pairs."""
         return self.bits > 0
 
     def fill(self, edges: EdgeStream, max_edges: int, *, is_reversed: bool) -> None:
         """Add the pairs in ``edges``, with source and destination exchanged if ``is_reversed``."""
-        parts, size = [self.hashes], 0
+        parts, size = [self.hashes], 0  # arrays of hashes to be joined, and the number of new hashes
         for chunk in edges.chunks(max_edges):
             first, second = (chunk.dst, chunk.src) if is_reversed else (chunk.src, chunk.dst)
             hashes = self._below(mixed_words(mixed_words(_words(first) * GOLDEN) + _words(second)))
@@ -172,7 +177,7 @@ class PairSample:
         self._shrink(parts)
 
     def compared(self, other: PairSample) -> tuple[int, int, int]:
-        """Reduce both samples to the same ``bits``. Return the numbers of pairs in this, in the other, and in both."""
+        """Reduce both samples to the larger ``bits``. Return the numbers of pairs in this one, the other, and both."""
         bits = max(self.bits, other.bits)
         self.bits = other.bits = bits
         self.hashes, other.hashes = self._below(self.hashes), other._below(other.hashes)
@@ -196,6 +201,7 @@ class PairSample:
 
 
 def _words(ids: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return int64 ids as uint64, for the hash."""
     return ids.view(np.uint64)
 
 
@@ -228,9 +234,9 @@ _MIN_EDGES, _MAX_EDGES = 4_096, 2_000_000  # bounds for the number of edges per 
 
 
 def with_tables(source: AnySource, options: PrepareOptions) -> GraphSource:
-    """Return the source's graph, with its own link tables and those from files.
+    """Return the source's graph, with its own link tables and those from files. Check the options of links.
 
-    Only CSV files are read whole, to count their rows and to find their labels' dtype.
+    Of the files, only CSV files are read to the end, to count their rows and to find their labels' dtype.
 
     Raises
     ------
@@ -323,7 +329,7 @@ def split_source(
     kept = {relation: parts[0]}
     reverses = _reverse_relations(source, relation, options, budget_bytes=budget_bytes, max_edges=max_edges)
     for back in reverses:
-        # Otherwise, the reverse relation would bring the held-out edges back into the graph.
+        # Otherwise, the reverse relation would keep the held-out pairs in the graph.
         back_ends, back_edges = _edges_of(source, back)
         if isinstance(rule, RandomParts):
             rule = replace(rule, is_reverse=True)
@@ -424,6 +430,7 @@ def _rule(
     max_edges: int,
     progress: PrepareProgress,
 ) -> PartRule:
+    """Return the rule of the edge split. A rule by time reads the edges a few times."""
     if options.edge_split_by == "time":
         return time_parts(edges, shares, ends=ends, max_edges=max_edges, progress=progress)
     return RandomParts(seed=options.edge_split_seed, shares=shares, is_ordered=relation[0] != relation[2])
@@ -445,11 +452,16 @@ def _relations(source: GraphSource) -> list[Relation]:
 
 
 def _split_relation(source: GraphSource, options: PrepareOptions) -> Relation:
+    """Return the relation whose edges are split. Raises ConfigError if it must be named or is unknown."""
     need = "--edge-split needs --edge-split-relation"
     return named_or_only(options.edge_split_relation, _relations(source), need=need, where=source.origin)
 
 
 def _relation_of(table: LinkSource, source: GraphSource, relations: Sequence[Relation]) -> Relation:
+    """Return a table's relation, one of ``relations``. A table that names none belongs to the source's only relation.
+
+    Raises ConfigError if the relation is unknown, or must be named.
+    """
     if table.relation is not None:
         return find_relation(table.relation, relations, where=source.origin)
     need = f"the link table {table.name!r} needs a relation, as in --edge-table {table.name}@RELATION=FILE"
@@ -457,5 +469,6 @@ def _relation_of(table: LinkSource, source: GraphSource, relations: Sequence[Rel
 
 
 def _edges_of(source: GraphSource, relation: Relation) -> tuple[EdgeEnds, EdgeStream]:
+    """Return the ranges of a relation's node ids, and its edges."""
     each = next(each for each in source.relations if each.relation == relation)
     return relation_ends(source, each), each.edges

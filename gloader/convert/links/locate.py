@@ -1,14 +1,16 @@
 """Find the edge positions of a link table's rows, and of their reverse edges, in a graph on disk, out of core.
 
-A destination's *list* is its in-neighbours in the stored graph. The search has three steps:
+A link table lists pairs of nodes whose edges a model predicts. An edge's position is its index in the stored
+``indices`` of its relation. A destination's *list* is its in-neighbours in the stored graph. The search has three
+steps:
 
-1. A *bucket* is a run of consecutive destinations. Each row goes to its destination's bucket. Then each bucket's rows
+1. A *bucket* is a group of consecutive destinations. Each row goes to its destination's bucket. Then each bucket's rows
    are looked up in the lists of its destinations.
 2. For the reverse relation, the rows go to buckets by source, and are looked up in the same way.
 3. The rows go to ranges of row numbers, which restores the table's order.
 
-Lists are read in pieces, because a list may be larger than memory. `plan_locate` divides the memory budget among the
-steps, and `LocatedRows` takes them.
+The rows of a bucket, and the lists, are read in pieces, because they may be larger than memory. `write_table` calls
+`plan_locate`, which divides the memory budget among the steps, and `LocatedRows`, which takes the steps.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ class LocatePlan:
     """Shares of a memory budget for finding link-table rows in a graph."""
 
     chunk_rows: int  # rows per chunk of a table
-    held_bytes: int  # bytes of rows that a spill holds before it writes; two spills may be alive at once
+    # Bytes of rows that a `Spill` (the rows of all buckets) holds before it writes files. Two spills may exist at once.
+    held_bytes: int
     join_rows: int  # rows that are looked up together
     list_edges: int  # edges per piece of a list
     range_rows: int  # rows per range while the table's order is restored
@@ -128,7 +131,7 @@ def plan_locate(num_nodes: int, *, budget_bytes: int, num_rows: int | None = Non
     )
 
 
-# Columns of a row before it has a position.
+# Columns of a row, an int64 array. `LocatedRows._looked_up` appends the position, and then the reverse position.
 _ROW, _SOURCE, _DESTINATION, _TIME = range(4)
 # Maximum number of ranges in the last step. Each range has a file, and no other step has files then.
 _MAX_RANGES = 4096
@@ -138,7 +141,7 @@ _MAX_RANGES = 4096
 class _Lists:
     """The lists of consecutive destinations."""
 
-    graph: StoredCsc
+    graph: StoredCsc  # the stored topology
     first: int  # the first destination
     stop: int  # the destination after the last one
     max_edges: int  # edges per piece
@@ -147,8 +150,9 @@ class _Lists:
 class _Groups:
     """Rows that are looked up together, sorted by destination, source, time and row number.
 
-    Rows with the same pair are a *group*, and are adjacent after the sort. The group's first row is its *head*. A row's
-    *rank* is its number among all rows with its pair, from 0. A row of rank k gets the pair's k-th edge.
+    Rows with the same pair of nodes are a *group*, and are adjacent after the sort. The group's first row is its
+    *head*. A row's *rank* is its number among all rows of its pair, counted from 0. A row of rank k gets the pair's
+    k-th edge.
 
     Parameters
     ----------
@@ -164,6 +168,7 @@ class _Groups:
         # Rows come in table order, and the sort is stable.
         self._order = np.lexsort((rows[:, _TIME], rows[:, self._source_column], nodes))
         counts = np.bincount(nodes, minlength=lists.stop - lists.first)
+        # Bounds of each destination's rows. All arrays below are in sorted order.
         self._start = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         nodes = nodes[self._order]
         self._sources = rows[self._order, self._source_column]
@@ -175,7 +180,7 @@ class _Groups:
         self._ranks = numbers - self._heads
 
     def count(self, others: IdArray) -> None:
-        """Raise each row's rank by the number of rows in ``others`` that have its pair and come before it.
+        """Increase each row's rank by the number of rows in ``others`` that have its pair and come before it.
 
         ``others`` (m, W) is another piece of the same bucket.
         """
@@ -190,14 +195,14 @@ class _Groups:
             self._rows,
             added,
         )
-        # ``added`` counts each other row at the first row after it. A running sum in each group gives the raise.
+        # ``added`` counts each other row at the first row after it. A running sum in each group gives the increase.
         ahead = np.cumsum(added)
         self._ranks += ahead - (ahead - added)[self._heads]
 
     def look_up(self) -> IdArray:
         """Return each row's edge position (n,), in the given row order, or `NO_EDGE`.
 
-        One pass over the lists matches the k-th edge of each pair with the row of rank k. The rows that remain get the
+        One pass over the lists matches the k-th edge of each pair with the row of rank k. Rows without a match get the
         pair's last edge.
         """
         lists, num_rows = self._lists, self._heads.shape[0]
@@ -206,7 +211,7 @@ class _Groups:
         num_matched, last = np.zeros(num_rows, np.int64), np.full(num_rows, NO_EDGE, np.int64)
         cursor = np.arange(num_rows, dtype=np.int64)
         sorted_positions = np.empty(num_rows, np.int64)
-        # Lists before the first row's destination and behind the last row's destination are not read.
+        # Lists before the first row's destination and after the last row's destination are not read.
         with_rows = np.flatnonzero(np.diff(self._start))
         node, position = int(with_rows[0]), int(indptr[with_rows[0]])
         for sources in lists.graph.sources(position, int(indptr[with_rows[-1] + 1]), lists.max_edges):
@@ -225,6 +230,7 @@ class _Groups:
                 sorted_positions,
             )
             position += sources.shape[0]
+        # From a group's cursor on, rows have no edge of their own.
         is_waiting = np.arange(num_rows) >= cursor[self._heads]
         sorted_positions[is_waiting] = last[self._heads[is_waiting]]
         positions = np.empty(num_rows, np.int64)
@@ -235,9 +241,9 @@ class _Groups:
 class LocatedRows:
     """One link table's rows with their positions and reverse positions. A context manager; not thread-safe.
 
-    A pair's k-th row gets the pair's k-th parallel edge. If a pair has more rows than edges, the other rows get the
-    last edge. Rows count in table order, or in time order if lists are sorted by time. Owns its temporary files until
-    ``close()``.
+    Call `fill` once, then `rows` once. A pair's k-th row gets the pair's k-th parallel edge. If a pair has more rows
+    than edges, the other rows get the last edge. The rows of a pair are counted in table order, or in time order if the
+    lists are sorted by time. Owns its temporary files until ``close()``.
 
     Parameters
     ----------
@@ -246,15 +252,15 @@ class LocatedRows:
     """
 
     def __init__(self, plan: LocatePlan, scratch: Path) -> None:
-        self.num_rows = 0
+        self.num_rows = 0  # rows read so far
         self.num_found = 0  # rows whose edge is in the graph
         self.num_reversed = 0  # rows for which only the reverse edge is in the graph
         self.spilled_bytes = 0  # bytes of rows written to temporary files
         self._plan = plan
         self._scratch = scratch
-        self._uses_times = False
-        self._range_rows = plan.range_rows
-        self._spills: list[Spill] = []
+        self._uses_times = False  # True if the lists are sorted by time
+        self._range_rows = plan.range_rows  # rows per range of the last step
+        self._spills: list[Spill] = []  # one for each step, the last one with the results
 
     def __enter__(self) -> Self:
         return self
@@ -300,7 +306,7 @@ class LocatedRows:
             rows = self._looked_up(rows, back, key=(_SOURCE, _DESTINATION), num_rows=num_rows)
         ordered: Spill | None = None
         for located in rows:
-            if ordered is None:  # the first result comes after all rows were counted
+            if ordered is None:  # the first result comes after all rows were read and counted
                 self._range_rows = max(self._plan.range_rows, -(-self.num_rows // _MAX_RANGES))
                 ordered = self._spill("by-row", width=5, num_buckets=-(-self.num_rows // self._range_rows))
             # The last two columns are the position and the reverse position.
@@ -316,7 +322,7 @@ class LocatedRows:
         if not self.num_rows:
             return
         ordered = self._spills[-1]
-        # Lists are no longer read. So a piece of rows may use the memory for a piece of a list.
+        # Lists are no longer read. So a piece of rows may use the memory for a piece of a list, 8 bytes per edge.
         piece_rows = max(1, 8 * self._plan.list_edges // SPILLED_ROW_BYTES)
         for number, first in enumerate(range(0, self.num_rows, self._range_rows)):
             out = np.empty((min(self._range_rows, self.num_rows - first), 4), np.int64)
@@ -339,7 +345,15 @@ class LocatedRows:
     def _looked_up(
         self, rows: Iterable[IdArray], graph: StoredCsc, *, key: tuple[int, int], num_rows: int | None
     ) -> Iterator[IdArray]:
-        """Put ``rows`` (n, W) into buckets by column ``key[0]``. Yield (n, W + 1) rows with their edge positions."""
+        """Put ``rows`` (n, W) into buckets by column ``key[0]``. Yield (n, W + 1) rows with their edge positions.
+
+        Parameters
+        ----------
+        rows : the rows, in any order
+        graph : the topology to search
+        key : the columns that count as destination and source
+        num_rows : the table's number of rows, or None if unknown
+        """
         shift = self._plan.shift(graph.num_nodes, num_rows)
         num_buckets = max(1, -(-graph.num_nodes // (1 << shift)))
         name, width = ("by-destination", 4) if key[0] == _DESTINATION else ("by-source", 5)
@@ -367,6 +381,7 @@ class LocatedRows:
             yield np.column_stack([piece, groups.look_up()])
 
     def _spill(self, name: str, width: int, num_buckets: int) -> Spill:
+        """Return a new spill for rows with ``width`` columns, which `close` removes."""
         spill = Spill(
             folder=self._scratch,
             name=name,

@@ -1,8 +1,9 @@
 """Writing link tables into a dataset, after the graph's topology.
 
-A link table lists pairs of nodes whose edges a model predicts. Its rows are checked and renumbered. Then each row's
-edge, and its reverse edge, are looked up in the written topology (`locate`). A *held-out* edge, which is kept for
-evaluation, should not be there.
+A link table lists pairs of nodes whose edges a model predicts. The conversion calls `write_tables` with the planned
+tables. Each table's rows are checked and renumbered. Then each row's edge, and its reverse edge, are looked up in the
+written topology (`locate`), and their positions are stored with the row. A *held-out* edge is kept for evaluation. If
+it is in the topology, messages pass along it and reveal the answer, so there is a warning.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-# Number of entries per chunk of labels, times or negatives.
+# Number of entries per chunk of labels, times or negatives: 4 MiB of 8-byte entries.
 _CHUNK_NUMBERS = 1 << 19
 
 
@@ -56,11 +57,11 @@ class LinkReport:
 class PlannedLinks:
     """A link table that the dataset will have."""
 
-    source: LinkSource
+    source: LinkSource  # the rows in the source
     relation: Relation
     reverse: Relation | None  # the reverse relation, if any
-    num_sources: int
-    num_destinations: int
+    num_sources: int  # number of nodes of the source type; their ids are below this
+    num_destinations: int  # number of nodes of the destination type
     new_ids: IdArray | None = None  # (N,) new node id by source id; None means that nodes keep their ids
 
     @property
@@ -102,6 +103,7 @@ class PlannedLinks:
             yield rows if self.new_ids is None else self.new_ids[rows]
 
     def _wrong_end(self, chunk: LinkChunk, row: int) -> str:
+        """Return the end of the message for a row with an id out of range."""
         kind, value, count = "source", int(chunk.src[row]), self.num_sources
         if 0 <= value < count:
             kind, value, count = "destination", int(chunk.dst[row]), self.num_destinations
@@ -182,6 +184,7 @@ def write_table(
     step = f"finding link table {name}"
 
     def counted(chunks: Iterator[LinkChunk]) -> Iterator[LinkChunk]:
+        """Yield the chunks unchanged, and report the progress."""
         done = 0
         for chunk in chunks:
             yield chunk
@@ -207,7 +210,8 @@ def write_table(
         reversed_in_graph=located.num_reversed,
         spilled_bytes=located.spilled_bytes,
     )
-    # An edge split by time may put one pair's edges into several tables. A random split puts them into one table.
+    # Rows from an edge split were removed from the graph. If one is found nevertheless, the pair has another edge in
+    # train: a split by time may put one pair's edges into several tables. Given tables need another remedy.
     remedy = REPEATED_PAIRS if rows.are_edges else KNOWN_PAIRS
     if (text := leak_text(name, report, remedy)) is not None:
         _LOG.warning(text)
@@ -215,7 +219,10 @@ def write_table(
 
 
 def leak_text(name: str, report: LinkReport, remedy: str) -> str | None:
-    """Return the warning about held-out edges that are in the graph, which ends with ``remedy``, or None. Pure."""
+    """Return the warning about held-out edges that are in the graph, or None if there are none. Pure.
+
+    ``name`` is the table, and ``remedy`` the end of the text.
+    """
     # The table "train" may be in the graph. All other tables are held out.
     if name == TRAIN or not report.in_graph + report.reversed_in_graph:
         return None
@@ -248,7 +255,7 @@ def _write_columns(table: PlannedLinks, writer: LinkTableWriter, num_rows: int) 
 
 
 def _whole(parts: Iterator[NDArray[Any]], num_rows: int, what: str, where: str) -> Iterator[NDArray[Any]]:
-    """Yield a column's parts. A column without exactly one entry per row is refused."""
+    """Yield a column's parts. Raises ShapeError unless the column has exactly one entry per row."""
     done = 0
     for part in parts:
         done += part.shape[0]
@@ -261,6 +268,7 @@ def _whole(parts: Iterator[NDArray[Any]], num_rows: int, what: str, where: str) 
 
 
 def _check_finite(labels: NDArray[Any], first: int, where: str) -> None:
+    """Raise SourceError for a label that is NaN or infinite. ``first`` is the row of the first label."""
     bad = np.flatnonzero(~np.isfinite(labels))
     if bad.size:
         raise SourceError(
@@ -269,4 +277,5 @@ def _check_finite(labels: NDArray[Any], first: int, where: str) -> None:
 
 
 def _allowed(count: int) -> str:
+    """Return the allowed ids of a type with ``count`` nodes, for messages."""
     return f"ids must lie in 0..{count - 1}" if count else "there are no such nodes"

@@ -1,7 +1,8 @@
 """Edge and feature streams over arrays that are in memory or memory-mapped.
 
-`SparseRows` is a sparse feature matrix. `EdgeArrays` holds a relation's edge weights, times and features, in the order
-of the library that made the graph.
+A stream yields edges or feature rows in chunks, and can be read several times. Sources over arrays, PyG's data and
+DGL's graphs call these functions. `SparseRows` is a sparse feature matrix. `EdgeArrays` holds a relation's edge
+weights, times and features, in the order of the library that made the graph.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def paired_rows(rows: FeatureStream) -> FeatureStream:
-    """Return each row twice, for a stream in which each edge is followed by its reverse. Pure."""
+    """Return each row twice, for edges from `doubled_edges`, in which each edge is followed by its reverse. Pure."""
 
     def chunks(max_rows: int) -> Iterator[NDArray[np.generic]]:
         for chunk in rows.chunks(max(1, max_rows // 2)):
@@ -98,7 +99,7 @@ def array_csc_edges(
     where: str,
     weight: NDArray[np.generic] | None = None,
 ) -> EdgeStream:
-    """Return the stream over a compressed topology's arrays, in order of destinations.
+    """Return the stream over a CSC topology's arrays, in order of destinations.
 
     Parameters
     ----------
@@ -163,7 +164,10 @@ class SparseRows:
         shape: tuple[int, int],
         where: str,
     ) -> SparseRows:
-        """Check the arrays, and return the matrix. Raises SourceError or GraphError if the arrays do not fit."""
+        """Check the arrays of a CSR matrix, and return the matrix.
+
+        Raises SourceError or GraphError if the arrays do not fit together. ``where`` names them in the message.
+        """
         offsets = to_ids(indptr, first=0, where=f"{where}, row offsets")
         check_offsets(offsets, len(columns), where=f"{where}, row offsets")
         ids = to_ids(columns, first=0, where=f"{where}, columns")

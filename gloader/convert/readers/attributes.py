@@ -1,7 +1,9 @@
 """Sources over a graph that PyG or DGL saved: its named arrays become features, labels, splits and edge columns.
 
-`Attributes` finds each array by the names that the libraries use, and records its role for the receipt.
-`one_type_source` and `stored_source` make a source from the arrays of all node types and relations.
+The readers of PyG's and DGL's files, and of their objects in memory, make a store for each node type (`NodeStore`) and
+each relation (`EdgeStore`). `one_type_source` and `stored_source` make a source from these stores. `Attributes` finds
+each array by the names that the libraries use, and records its role for the receipt, the record of the data that a
+conversion found and used.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ _PARTS = {
 class Attributes:
     """The named arrays of a node type or a relation."""
 
-    arrays: Mapping[str, NDArray[np.generic]]
+    arrays: Mapping[str, NDArray[np.generic]]  # by name
     where: str  # the file or array, for messages
     # The Python types of the entries that are not arrays, such as {"title": "str"}.
     others: Mapping[str, str] = field(default_factory=dict)
@@ -113,9 +115,10 @@ class Attributes:
         return rows
 
     def labels(self, *names: str, num_nodes: int, needs_labels: bool) -> IdArray:
-        """Return the labels (N,), -1 if unlabelled. Raises as `to_labels` and `require`.
+        """Return the labels (N,) under the first of ``names`` with an array, -1 if unlabelled.
 
-        If no name has an array, labels are -1 for all nodes, or an error if ``needs_labels``.
+        If no name has an array, the labels are -1 for all nodes, or an error if ``needs_labels``. Raises as `to_labels`
+        and `require`.
         """
         if not needs_labels and self.find(*names) is None:
             return no_labels(num_nodes)
@@ -153,7 +156,7 @@ class Attributes:
         if name is None:
             return None
         raw = self.arrays[name]
-        # PyG also keeps edge features (E, k) under this name. They are not weights, but no error either.
+        # PyG also keeps edge features (E, k) under these names. They are not weights, but no error either.
         if raw.dtype.kind not in "fiub" or raw.size != num_edges:
             return None
         self.used[name] = "edge weights"
@@ -183,7 +186,7 @@ class Attributes:
         if rows.ndim == 1 and is_requested:
             rows = rows.reshape(-1, 1)
         if rows.ndim != 2 or rows.dtype.kind not in "fiub":
-            # A usual name may stand for something else, and the caller did not request it.
+            # An array with a usual name may have another meaning. The user did not request it, so it is no error.
             if not is_requested:
                 return None
             raise ShapeError(
@@ -232,6 +235,7 @@ class Attributes:
         """
 
         def shape(name: str, array: NDArray[np.generic]) -> str:
+            """Return the array's shape as text, with the letter E or N for the first dimension if it fits."""
             letters = [("E", num_edges), ("N", num_nodes)]
             sizes = list(map(str, array.shape))
             # In a graph with equally many nodes and edges, the array's name decides between E and N.
@@ -415,6 +419,7 @@ def stored_source(
     """
     saved.require_columns(edges)
     with_nodes = next((name for name, store in nodes.items() if store.num_nodes), None)
+    # Without labels, the first type with nodes is labelled with -1, if labels are optional.
     labelled = only_labelled(
         [node_type for node_type, store in nodes.items() if store.arrays.find(*names.labels)],
         otherwise=None if saved.needs_labels else with_nodes,
@@ -428,6 +433,7 @@ def stored_source(
         for name, each in nodes.items()
         if each.arrays.find(*names.features)
     }
+    # Each relation's name, edges and arrays, for the receipt.
     columns = [(relation_text(each.relation), each, each.arrays) for each in edges if each.arrays is not None]
     notes = [each.arrays.column_notes() for each in nodes.values()] + [
         arrays.column_notes() for _, _, arrays in columns

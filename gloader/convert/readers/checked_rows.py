@@ -1,7 +1,9 @@
 """The conversion of feature values and edge weights to floats, with a check of each value.
 
-NaN, infinity and integers that a float would round are refused, unless the user accepts them. The check also records
-the values' range for the receipt.
+`CheckedRows` wraps a source's feature stream, and checks the rows while the conversion reads them. `to_weights`
+converts edge weights. NaN, infinity and integers that float32 would round are refused, unless the user accepts them.
+The check also records the values' range (`ValueRange`) for the receipt, the record of the data that a conversion found
+and used.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from gloader.convert.source import FeatureStream
 
-_FLOAT32_BITS: Final = 24  # bits that float32 has for a whole number
+_FLOAT32_BITS: Final = 24  # bits of float32's significand: whole numbers up to 2**24 are exact
 # Bytes per block of a check. A block that is read twice is still in the processor's cache.
 _BLOCK_BYTES: Final = 1 << 19
 
@@ -75,7 +77,8 @@ class CheckedRows:
     def __init__(
         self, features: FeatureStream, *, where: str, stored_as: str | None, flag: str, allow_nan: bool
     ) -> None:
-        # Tables refuse rounding while they are read. ``rounded`` has the same rows without this check.
+        # Readers of tables refuse rounding themselves. If the user accepts it, ``rounded`` has the same rows without
+        # this refusal.
         may_round = stored_as is not None and features.rounded is not None
         self.features = features.rounded if may_round and features.rounded else features
         self.seen: ValueRange | None = None  # the range of all values; None before all rows were read once
@@ -109,7 +112,10 @@ class CheckedRows:
         self.seen = self.seen or seen
 
     def _checked(self, seen: ValueRange, chunk: NDArray[Any], first: int) -> ValueRange:
-        """Return ``seen`` with a chunk's range, after a check of each block. ``first`` is the first row's number."""
+        """Check a chunk block by block, and return the range ``seen`` extended by the chunk's range.
+
+        ``first`` is the number of the chunk's first row.
+        """
         step = max(1, _BLOCK_BYTES // max(1, chunk[0].nbytes))
         for start in range(0, len(chunk), step):
             block = chunk[start : start + step]
@@ -130,7 +136,14 @@ class CheckedRows:
     def _refuse(
         self, rows: NDArray[Any], is_bad: NDArray[np.bool_], first: int, cure: str = "", *, option: str = ""
     ) -> None:
-        """Raise FeatureValueError for the first bad value, with a remedy: ``cure``, or a dtype ``option``."""
+        """Raise FeatureValueError for the first bad value, if any.
+
+        Parameters
+        ----------
+        rows, is_bad : (n, F) values, and a mask of the bad ones
+        first : number of the first row
+        cure, option : the remedy for the message: a text, or the dtype option that accepts the rounding
+        """
         if is_bad.any():
             row, column = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
             name = shown(self.features.names[column]) if self.features.names else column
@@ -159,17 +172,19 @@ def of_rounding(value: Any, option: str) -> str:
 def is_rounded(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Return a mask of the numbers that float32 would change. Pure.
 
-    These are whole numbers that float32 does not hold exactly, and numbers that would become 0. A whole number in a
-    float counts only up to 2**53. Beyond it, all floats are whole.
+    These are whole numbers that float32 does not hold exactly, and numbers that would become 0. Of whole numbers in a
+    float64, only those up to 2**53 count. Beyond it, all floats are whole, and need not be meant as whole numbers.
     """
     if values.dtype.kind in "fb":
         narrow = as_float32(values)
         is_whole = (np.abs(values) <= 2**53) & (np.floor(values) == values)
         return (narrow != values) & (is_whole | (narrow == 0))
-    # The check uses magnitudes as uint64. For the smallest int64, whose magnitude int64 cannot hold, this works too.
+    # The check uses magnitudes as uint64, because int64 cannot hold the magnitude of the smallest int64. The magnitude
+    # of a negative number is its two's complement.
     wide = values.astype(np.uint64) if values.dtype.kind == "u" else values.astype(np.int64).view(np.uint64)
     magnitude = wide if values.dtype.kind == "u" else np.where(values < 0, ~wide + np.uint64(1), wide)
-    # A number is exact if at most 24 bits lie from its first set bit to its last set bit.
+    # A number is exact if at most 24 bits lie from its first set bit to its last set bit. ``last`` is the value of the
+    # last set bit.
     last = magnitude & (~magnitude + np.uint64(1))
     return magnitude // np.maximum(last, np.uint64(1)) >= np.uint64(1 << _FLOAT32_BITS)
 
@@ -192,6 +207,7 @@ def to_weights(values: NDArray[Any], *, first: int, where: str) -> NDArray[np.fl
     where : the file or array, for messages
     """
     weights = as_float32(values)
+    # float32 holds every value of these dtypes.
     if values.dtype.itemsize < 4 or values.dtype == np.float32:
         return weights
     if values.dtype.kind in "iu":
@@ -226,11 +242,12 @@ def _extremes(values: NDArray[Any]) -> tuple[float, float]:
     """Return the smallest and the largest value in (n, F). They may be NaN or infinite. Pure."""
     if values.dtype != np.float16:
         return float(values.min()), float(values.max())
-    # numpy is slow with float16, so its bits are compared as integers. Bits of positive numbers ascend with the number.
-    # As int16, bits of negative numbers are negative, and descend.
+    # numpy is slow with float16, so its bits are compared as integers. For positive numbers, larger bits mean a larger
+    # number. For negative numbers, the bits are negative as int16, and larger bits mean a smaller number.
     signed, bits = values.view(np.int16), values.view(np.uint16)
     high, low = signed.max(), bits.max()
     has_positive, has_negative = high >= 0, low >= 1 << 15
+    # The smallest positive number without negative ones, or the largest negative number without positive ones.
     least = signed.min()
     ends = np.array([low if has_negative else least, high if has_positive else least]).astype(np.uint16)
     return tuple(ends.view(np.float16).astype(np.float64).tolist())

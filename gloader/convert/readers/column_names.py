@@ -1,6 +1,8 @@
 """The known column names in tables: edge ends, weights, times, node ids, labels and negatives.
 
-Names are compared in their *plain* form: only letters and digits, in lower case. So ``Source_ID`` equals ``sourceid``.
+The readers of CSV and Parquet files find the columns of edges and nodes by these names. The ends of an edge are its
+source and its destination. Negatives are node pairs without an edge, in a table of edges to predict. Names are compared
+in their *plain* form: only letters and digits, in lower case. So ``Source_ID`` equals ``sourceid``.
 """
 
 from __future__ import annotations
@@ -43,20 +45,26 @@ _IDS = (
 _KEY_LIKE = re.compile(r"(?i:[_ .-](id|key|uuid))$|[a-z](Id|ID|Key)$")
 # Names that pandas gives to columns without a name.
 _UNNAMED = re.compile(r"\s*|Unnamed: \d+(_level_\d+)?|__index_level_\d+__|None")
-# Roles in the headers of Neo4j's import, such as ``userId:START_ID(User)``, ``:TYPE``, ``stars:int``.
+# Roles in the headers of Neo4j's import files, after a colon, such as ``userId:START_ID(User)`` or ``:TYPE``. Other
+# words after the colon are types, as in ``stars:int``.
 _ROLES = frozenset({"start_id", "end_id", "type", "id", "label"})
 # Text for a missing number in files from pandas, R and databases.
 MISSING: Final = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none", "?", "\\n", "."})
-ALMOST: Final = "near number"  # the kind of a column with text such as "[0.1, 0.2]", "1,5" or "7%"
-# Prefix of the kind of a column with number lists, such as "list of 768".
+# The kind of a column is a text such as "integer" or "string", see `NumberTable.kind`. `ALMOST` is the kind of a column
+# with texts such as "[0.1, 0.2]", "1,5" or "7%". `LISTS` begins the kind of a column with lists, such as "list of 768".
+ALMOST: Final = "near number"
 LISTS: Final = "list of"
 _MOST_NAMES: Final = 20  # maximum number of names per message
 _LONG_NAME: Final = 60  # maximum number of characters per name in a message
+# Examples of column names for an edge's ends, for messages.
 KNOWN_ENDS: Final = "src and dst, source and target, from and to, head and tail, u and v, node1 and node2"
 
 
 def plain(name: str) -> str:
-    """Return the form of ``name`` for comparisons: only letters and digits, in lower case. Pure."""
+    """Return the form of ``name`` for comparisons: only letters and digits, in lower case. Pure.
+
+    A role of Neo4j replaces the name: ``userId:START_ID(User)`` becomes ``startid``.
+    """
     first, _, kind = name.strip().lower().partition(":")
     kind = kind.partition("(")[0]
     return re.sub(r"[^a-z0-9]", "", kind if kind in _ROLES else first)
@@ -75,7 +83,7 @@ def twice_in(names: Sequence[str]) -> str | None:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return columns for a message. Many names, and long names, are shortened. Pure."""
+    """Return columns as text for a message. Long names, and a long list, are shortened. Pure."""
     few = [name if len(name) <= _LONG_NAME else f"{name[:_LONG_NAME]}..." for name in names[:_MOST_NAMES]]
     return (", ".join(few) or "none") + (
         f" and {len(names) - len(few)} more" if len(names) > len(few) else ""
@@ -99,7 +107,10 @@ def named_column(names: Iterable[str], known: Sequence[str], *, what: str) -> st
 
 
 def end_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return each column pair that may be source and destination. A single pair is certain. Pure."""
+    """Return each column pair that may be source and destination, by the names. Pure.
+
+    If there is only one such pair, it counts as certain.
+    """
     plain_names = {name: plain(name) for name in names if not is_unnamed(name)}
     return [
         (first, last)
@@ -124,7 +135,7 @@ def id_columns(names: Iterable[str]) -> list[str]:
 
 
 def is_known(names: Sequence[str]) -> bool:
-    """True if a text line is certainly a header, because it names both edge ends or one node id. Pure."""
+    """True if ``names``, a file's first line, is certainly a header: it names both edge ends, or one node id. Pure."""
     return len(end_pairs(names)) == 1 or sum(plain(name) in _IDS for name in names) == 1
 
 
@@ -139,4 +150,5 @@ def no_whole_numbers(missing: int | None) -> str:
 
 
 def _is_pair(first: str, last: str) -> bool:
+    """True if two plain names may be those of source and destination."""
     return (first in _FROM and last in _TO) or _NUMBERED.get(first, "") == last

@@ -1,7 +1,9 @@
 """A text table as a stream of numbers: CSV, TSV or columns aligned by blanks, with or without a header or gzip.
 
-`CsvTable` implements `NumberTable`. It finds the separator, the header and the columns' kinds in the first rows. Then
-pyarrow reads the rows in blocks. If pyarrow refuses a row, the file is read again line by line, to name the row.
+`CsvTable` implements `NumberTable`, the interface through which edges, features and labels are read from tables.
+`CsvTable.open` finds the separator, the header and the columns' kinds in the first rows. `CsvTable.read` then yields
+the numbers: pyarrow reads the rows in blocks. If pyarrow refuses a row, the file is read again line by line, to name
+the row in the error.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ _DATE, _UTC_DATE = pa.timestamp("ns"), pa.timestamp("ns", tz="UTC")
 _BLOCK_BYTES = 1 << 20
 # Blocks in memory during reading: the raw text, the cleaned text, the bytes and the parser's copies.
 _BLOCK_COPIES = 12
-# The possible separators, in order of preference. `BLANKS` is a run of blanks.
+# The possible separators, in order of preference. `BLANKS` stands for any number of blanks and tabs.
 _DELIMITERS = (",", "\t", ";", "|", BLANKS)
 # Maximum number of comment lines before the first row. A file with more is refused.
 _MAX_COMMENTS = 1000
@@ -76,13 +78,14 @@ class CsvTable:
     """
 
     path: Path
-    names: tuple[str, ...]
-    has_names: bool
-    delimiter: str
+    names: tuple[str, ...]  # the columns' names; c0, c1, ... without a header
+    has_names: bool  # True if the names come from a header or a comment
+    delimiter: str  # the separator of the columns
     skipped_lines: int  # lines before the first row of numbers
     kinds: tuple[str, ...]  # the columns' kinds, as in `NumberTable.kind`
     is_empty: bool  # True if there are no rows
-    # True if the first row's numbers are 0, 1, 2 and so on. pandas writes such a header for columns without names.
+    # True if the first row's numbers are 0, 1, 2 and so on. pandas writes such a header for columns without names, so
+    # the row may be a header that was taken for data.
     counts_columns: bool
 
     @classmethod
@@ -173,6 +176,7 @@ class CsvTable:
             raise named_error from failure
 
     def _read(self, columns: Mapping[str, Number]) -> Iterator[Columns]:
+        """Yield the named columns, as `read`. Raises pyarrow's error for a bad row."""
         kinds = {name: self._type(name, number) for name, number in columns.items()}
         for batch in self._batches(kinds):
             for name in columns:
@@ -182,7 +186,7 @@ class CsvTable:
             yield tuple(_numbers(batch.column(name), columns[name]) for name in columns)
 
     def _batches(self, kinds: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-        """Yield pyarrow's batches of rows, with the columns in ``kinds``."""
+        """Yield pyarrow's batches of rows, with the columns in ``kinds``, which gives pyarrow's type for each."""
         # An empty file is an empty table here, but pyarrow refuses it.
         if not self.names:
             return
@@ -207,6 +211,7 @@ class CsvTable:
                 yield from reader
 
     def _text(self) -> RowText:
+        """Return the file's rows as text for pyarrow, without header and comments."""
         # If the first column has texts, a row may look like a comment. `RowText` refuses such a row.
         is_number = self.kinds[0] not in {"string", "empty"}
         return RowText(
@@ -217,7 +222,10 @@ class CsvTable:
         )
 
     def _type(self, name: str, number: Number) -> pa.DataType:
-        """Return pyarrow's type for reading a column. A column of times has the type of its first row."""
+        """Return pyarrow's type for reading a column: integers or floats of ``number``, or bools.
+
+        A column of times has the type that fits its first row: int64, float64 or a date.
+        """
         if number != "time":
             is_bool = number != "int64" and self.kind(name) == "bool"
             return pa.bool_() if is_bool else pa.type_for_alias(number)
@@ -230,7 +238,14 @@ class CsvTable:
         return _UTC_DATE if field.strip().endswith("Z") else _DATE
 
     def _explained(self, columns: Mapping[str, Number], error: TableError, failure: Exception) -> Exception:
-        """Return the error for the first bad row, found by reading the text line by line."""
+        """Return the error for the first bad row, found by reading the text line by line.
+
+        Parameters
+        ----------
+        columns : the columns that were read
+        error : the class of the error
+        failure : pyarrow's error, for a row in which this search finds nothing wrong
+        """
         # pyarrow's message never names the line, and not always the row.
         kinds = {name: self._type(name, number) for name, number in columns.items()}
         for row, (line, fields) in enumerate(rows_of(self.path, self.delimiter, self.skipped_lines)):
@@ -280,11 +295,13 @@ _MEANING = {
 
 
 def _numbers(column: Any, number: Number) -> NDArray[np.generic]:
+    """Return pyarrow's column as an array (n,) with the dtype ``number``. Times keep the dtype that was read."""
     values: NDArray[np.generic] = column.to_numpy(zero_copy_only=False)
     return values if number == "time" else values.astype(number, copy=False)
 
 
 def _is_valid(field: str, kind: pa.DataType) -> bool:
+    """True if pyarrow reads ``field`` as a value of type ``kind``."""
     try:
         if pa.types.is_boolean(kind):
             return field.strip().lower() in _BOOLS
@@ -296,6 +313,7 @@ def _is_valid(field: str, kind: pa.DataType) -> bool:
 
 
 def _is_number(text: str) -> bool:
+    """True if a field is a number, or empty, which is a missing number."""
     return not text.strip() or _NUMBER.fullmatch(text) is not None
 
 
@@ -315,7 +333,10 @@ def _counts(fields: Sequence[str]) -> bool:
 
 
 def _names(fields: Sequence[str], path: Path) -> Iterator[str]:
-    """Yield the names in a header. Unnamed columns get pandas' names."""
+    """Yield the names in a header. Unnamed columns get names as pandas gives them, such as "Unnamed: 0".
+
+    Raises SourceError for a first line that is not a header: it is no text, or has a name twice, or has numbers.
+    """
     names = [field.strip() for field in fields]
     if not "".join(names).isprintable():
         raise SourceError(
@@ -371,6 +392,7 @@ def _delimiter(lines: Sequence[str]) -> str:
 
 
 def _starts_whole(fields: Sequence[str]) -> bool:
+    """True if the first two of several fields are whole numbers, as in a row of edges."""
     return len(fields) > 1 and all(_WHOLE.fullmatch(field) for field in fields[:2])
 
 
@@ -390,7 +412,10 @@ def _kind(fields: Sequence[str]) -> str:
 
 
 def _first_lines(path: Path) -> tuple[str, list[tuple[int, str]]]:
-    """Return the comment right before the first row, and the first rows with their line numbers."""
+    """Return the last comment before the first row, and pairs of a line number, from 1, and a row's text.
+
+    The header counts as a row.
+    """
     comment, lines = "", []
     with open_text(path) as file:
         for number, line in lines_of(file, path):

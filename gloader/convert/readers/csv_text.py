@@ -1,7 +1,7 @@
 """The rows of a text file, gzipped or not, without byte order mark, comments and unneeded blanks.
 
-`rows_of` yields the fields of each row, for the first rows and for error messages. `RowText` gives the cleaned text to
-a fast parser.
+`CsvTable` calls this module. `rows_of` yields the fields of each row. It is slow, and serves for the first rows and for
+error messages. `RowText` is a file object with the cleaned text, from which a fast parser (pyarrow) reads all rows.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMENTS: Final = ("#", "%")  # beginnings of comment lines
-# Maximum number of characters per line. A row with 100,000 numbers is shorter. The limit stops packed files with an
-# endless line.
+# Maximum number of characters per line. A row with 100,000 numbers is shorter. Without a limit, a small gzip file with
+# one huge line could fill the memory.
 MAX_LINE_CHARACTERS: Final = 1 << 20
 # The separator of aligned columns: any number of blanks and tabs.
 BLANKS: Final = " "
@@ -66,7 +66,7 @@ def open_text(path: Path) -> Iterator[IO[str]]:
 
 
 def lines_of(file: IO[str], path: Path) -> Iterator[tuple[int, str]]:
-    """Yield each line with its number from 1. A line that is too long is refused early."""
+    """Yield pairs of a line's number, from 1, and its text. Raises SourceError for a line that is too long."""
     number = 0
     while line := file.readline(MAX_LINE_CHARACTERS + 1):
         number += 1
@@ -102,22 +102,23 @@ class RowText(io.RawIOBase):
     path : the file
     delimiter : separator of the columns
     skipped_lines : lines before the first row
-    text_columns : number of columns if the first column is text, so that a row may look like a comment; otherwise 0
+    text_columns : number of columns if the first column is text; otherwise 0. A row that begins with a text such as
+        "#a" looks like a comment, and is refused if it has this number of fields
     """
 
     def __init__(self, path: Path, *, delimiter: str, skipped_lines: int, text_columns: int = 0) -> None:
         super().__init__()
         self._path = path
         self._delimiter = delimiter
-        self._around = re.compile(f" *{re.escape(delimiter)} *")
-        self._to_skip = skipped_lines
+        self._around = re.compile(f" *{re.escape(delimiter)} *")  # a separator with the blanks around it
+        self._to_skip = skipped_lines  # lines that are still to be skipped
         self._num_columns = text_columns
         self._opened = open_text(path)
-        self._file = self._opened.__enter__()
+        self._file = self._opened.__enter__()  # `close` exits this context
         self._carry = ""  # the beginning of an incomplete line
         self._num_lines = 0  # complete lines so far
         self._ready = b""  # cleaned text that was not read yet
-        self._is_done = False
+        self._is_done = False  # True at the end of the file
 
     def readable(self) -> bool:
         """True, because the rows can always be read."""
@@ -175,6 +176,7 @@ class RowText(io.RawIOBase):
         return _BLANK_LINE.sub("", text)
 
     def _refuse_open_quotes(self, text: str, first: int) -> None:
+        """Raise SourceError for a quoted field that continues in the next line."""
         for number, line in enumerate(text.split("\n"), first):
             if line.count('"') % 2 and not line.lstrip().startswith(COMMENTS):
                 raise SourceError(
@@ -183,6 +185,7 @@ class RowText(io.RawIOBase):
                 )
 
     def _refuse_rows_like_comments(self, text: str, first: int) -> None:
+        """Raise SourceError for a line that begins like a comment, but has as many fields as a row."""
         for number, line in enumerate(text.split("\n"), first):
             if not line.lstrip().startswith(COMMENTS):
                 continue
@@ -194,6 +197,7 @@ class RowText(io.RawIOBase):
 
 
 def _require_end(line: str, number: int, path: Path) -> None:
+    """Raise SourceError for a line that is too long."""
     if len(line) > MAX_LINE_CHARACTERS:
         raise SourceError(
             f"{path}: line {number} has more than {MAX_LINE_CHARACTERS} characters; a line is a row of numbers"

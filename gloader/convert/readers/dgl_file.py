@@ -1,7 +1,8 @@
 """A reader of `dgl.save_graphs` files that does not need DGL.
 
-The reader finds each array's byte offset, dtype and shape. It leaves the elements on disk, and checks each value
-against the file's size. DGL has written version 2 since 0.5. A file of version 2 has these parts:
+`DglFile.open` finds each array's byte offset, dtype and shape, and leaves the elements on disk. The source ``dgl:FILE``
+then reads them. `DglBytes` reads single values, and checks each against the file's size. `_GraphReader` reads the
+parts of the file in order. DGL has written version 2 since its release 0.5. A file of version 2 has these parts:
 
 - a header of 4096 bytes
 - the graph labels: arrays that belong to the file, not to a node type or relation
@@ -9,8 +10,9 @@ against the file's size. DGL has written version 2 since 0.5. A file of version 
 - an index of the graphs' offsets
 
 A graph starts with its *graph of types*, whose nodes are node types and whose edges are relations. Then come each
-relation's edges, in one to three forms (`Form`: COO, CSR, CSC). The *columns* follow: named arrays with a row per node
-or edge. A graph of version 1 has no types, and its edges are in CSC form.
+relation's edges, in one to three forms (`Form`: COO, CSR, CSC), each of which is called a matrix. The *columns* follow:
+named arrays with a row per node or edge. A graph of version 1 has no types, and its edges are in CSC form. Integers
+have 8 bytes. Lists begin with their number of entries, and names with their number of bytes.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ class DglBytes:
         self._path = path
         self._mapped = MappedFile(path)
         self.num_bytes = num_bytes
-        self.position = 0
+        self.position = 0  # the byte at which the next value begins
 
     def damaged(self, offset: int, reason: str) -> SourceError:
         """Return the error for the value at byte ``offset`` of the file."""
@@ -88,7 +90,7 @@ class DglBytes:
         self.position = position
 
     def whole(self, what: str, *, is_signed: bool = False, num_bytes: int = 8) -> int:
-        """Return the next integer. Messages call it ``what``."""
+        """Return the next integer, of ``num_bytes`` bytes. In this class, ``what`` is the value's name in messages."""
         return int.from_bytes(self._take(num_bytes, what), "little", signed=is_signed)
 
     def magic(self, magic: int, what: str) -> None:
@@ -98,7 +100,10 @@ class DglBytes:
             raise self.damaged(offset, f"the signature of {what} is {signature:#x}, not {magic:#x}")
 
     def count(self, what: str) -> int:
-        """Return the number of entries that follow. An entry has at least 8 bytes, and all must fit the file's rest."""
+        """Return the number of entries in the list that follows.
+
+        An entry has at least 8 bytes. Raise SourceError if the rest of the file is too short for all entries.
+        """
         offset, count = self.position, self.whole(f"the number of {what}")
         if count > min(_MAX_ENTRIES, (self.num_bytes - self.position) // 8):
             left = self.num_bytes - self.position
@@ -142,6 +147,8 @@ class DglBytes:
         self.magic(_ARRAY_MAGIC, what)
         self.whole(f"the reserved bytes of {what}")
         start = self.position
+        # The device (with its index), the number of dimensions, and the dtype, as in DLPack. ``lanes`` is the number of
+        # values per element.
         device, _, ndim, kind, bits, lanes = struct.unpack("<iiiBBH", self._take(16, f"the dtype of {what}"))
         name = _DTYPES.get((kind, bits))
         if device != _CPU or lanes != 1 or name is None:
@@ -170,6 +177,7 @@ class DglBytes:
         return array
 
     def _take(self, count: int, what: str) -> bytes:
+        """Return the next ``count`` bytes."""
         self._file.seek(self.position)
         data = self._file.read(count)
         if len(data) < count:
@@ -205,14 +213,14 @@ class StoredEdges:
     """A relation's edges in one form."""
 
     first: StoredArray  # (E,) sources for PAIRS, else (N + 1,) offsets of the lists
-    second: StoredArray  # (E,) destinations for PAIRS, else the lists' entries
+    second: StoredArray  # (E,) destinations for PAIRS, else the entries of all lists
     numbers: StoredArray | None  # (E,) each edge's row in the edge columns; None if edge e has row e
     num_sources: int
     num_destinations: int
 
     @property
     def num_edges(self) -> int:
-        """E."""
+        """E, the number of edges."""
         return self.second.shape[0]
 
 
@@ -272,7 +280,7 @@ class DglFile:
 
 
 class _GraphReader:
-    """Reads a file's graph from ``data``, whose position is behind the file's version and kind.
+    """Reads a file's graph from ``data``, whose position is after the file's version and kind.
 
     A parameter ``offset`` is the byte that an error message names.
     """
@@ -355,6 +363,7 @@ class _GraphReader:
         return self._checked(offset, graph)
 
     def _require_one(self, num_graphs: int) -> None:
+        """Raise SourceError unless the file has exactly one graph."""
         if num_graphs != 1:
             raise SourceError(f"{self._path} holds {num_graphs} graphs; save one")
 
@@ -374,7 +383,7 @@ class _GraphReader:
         data.magic(_RELATION_MAGIC, "a relation")
         offset, code = data.position, data.whole("the forms of a relation")
         data.whole("the forms that a relation may take")
-        # The values are of `Form`; the keys are the numbers of DGL 0.5.
+        # The code becomes a set of `Form`. The dictionary translates the numbers of DGL 0.5.
         forms = code ^ _IS_SET if code & _IS_SET else {1: 1, 2: 2, 3: 4}.get(code, 0)
         if not 1 <= forms <= 7:
             raise data.damaged(offset, f"the forms of a relation are {code:#x}")
@@ -497,7 +506,7 @@ class _GraphReader:
 
 
 def _turned(edges: StoredEdges) -> StoredEdges:
-    """Return the edges with the numbers of sources and destinations exchanged."""
+    """Return the edges with the numbers of sources and destinations exchanged. The arrays stay the same."""
     return StoredEdges(
         first=edges.first,
         second=edges.second,

@@ -1,7 +1,8 @@
 """Edge streams over columns: ids, weights and times in arrays and files.
 
-An `EdgeColumn` streams one value per edge. `pair_edges` and `csc_edges` make a stream of edges, and `timed_edges` and
-`weighted_edges` join a column to it. Values are checked, and cast to the stream's dtypes, chunk by chunk.
+The readers of arrays and files call this module. An `EdgeStream` yields edges in chunks. An `EdgeColumn` yields one
+value per edge. `pair_edges` (from COO) and `csc_edges` make a stream of edges, and `timed_edges` and `weighted_edges`
+join a column to it. Values are checked, and cast to the stream's dtypes, chunk by chunk.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# float64 has every whole number up to this limit. A larger time may have been rounded.
+# float64 can represent every whole number up to this limit. A larger time may have been rounded.
 _LARGEST_FLOAT = 2.0**53
 
 
@@ -79,6 +80,7 @@ def to_seconds(values: NDArray[Any], *, first: int, where: str) -> IdArray:
 
 
 def _refuse(values: NDArray[Any], is_bad: NDArray[np.bool_], first: int, where: str) -> None:
+    """Raise SourceError for the first bad time, if any. ``first`` is the number of the first row."""
     if is_bad.any():
         row = int(is_bad.argmax())
         raise SourceError(
@@ -139,6 +141,7 @@ def timed_edges(edges: EdgeStream, times: EdgeColumn) -> EdgeStream:
     """
     if times.dtype is not None:
         check_time_dtype(times.dtype, times.where)
+    # If a number is still unknown, `_with_values` checks it during the reading.
     if None not in (times.num_values, edges.num_edges) and times.num_values != edges.num_edges:
         raise ShapeError(f"{times.where} holds {times.num_values} times for {edges.num_edges} edges")
 
@@ -212,7 +215,7 @@ def pair_edges(
 def csc_edges(
     indptr: NDArray[Any], indices: EdgeColumn, *, where: str, weight: EdgeColumn | None = None
 ) -> EdgeStream:
-    """Return the stream over a compressed topology, ordered by destination.
+    """Return the stream over a CSC topology, ordered by destination.
 
     Parameters
     ----------
@@ -245,7 +248,7 @@ def csc_edges(
 
 
 def check_offsets(indptr: IdArray, num_entries: int, *, where: str) -> None:
-    """Refuse offsets that do not divide a compressed matrix's entries into rows. Pure.
+    """Refuse offsets that do not divide the entries of a CSR or CSC matrix into lists. Pure.
 
     Parameters
     ----------

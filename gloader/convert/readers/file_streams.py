@@ -1,4 +1,9 @@
-"""Edge and feature streams over array files: pairs, CSC, dense rows and compressed sparse rows."""
+"""Edge and feature streams over array files (.npy and .npz).
+
+A stream yields edges or feature rows in chunks, and can be read several times. Edges come from pairs
+(`pair_file_edges`) or from CSC (`csc_file_edges`), features from dense rows (`npy_features`) or from CSR
+(`csr_features`). The shapes and dtypes are checked when a stream is made, the values when they are read.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +53,10 @@ def pair_file_edges(file: NpyFile, *, prefers_rows: bool | None, weight: NpyFile
             f"{file.where} has shape (2, 2): an edge in each row, or sources and then destinations? Write a table "
             "with the columns src and dst in its place"
         )
-    # A Fortran file's shape is reversed here, so the preference for a (2, 2) array is reversed too.
+    # `NpyFile` presents a Fortran array as its transpose. So the preference for a (2, 2) array is reversed too.
     if file.is_fortran:
         prefers_rows = not prefers_rows
+    # An (E, 2) array has one edge per row.
     is_rowwise = shape[1] == 2 and (prefers_rows or shape[0] != 2)
 
     def pairs(max_edges: int) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
@@ -71,7 +77,7 @@ def pair_file_edges(file: NpyFile, *, prefers_rows: bool | None, weight: NpyFile
 def csc_file_edges(
     indptr: NpyFile, indices: NpyFile, weight: NpyFile | None = None, *, budget_bytes: int | None = None
 ) -> EdgeStream:
-    """Return the edges of a compressed topology in files, in order of destinations. The indices stay on disk.
+    """Return the edges of a CSC topology in files, in order of destinations. The indices stay on disk.
 
     Parameters
     ----------
@@ -108,7 +114,7 @@ def _weight_column(weight: NpyFile | None, num_edges: int) -> EdgeColumn | None:
     return file_column(weight)
 
 
-_MAX_SMALL_BYTES = 256  # maximum size of an array that `_read_small` reads
+_MAX_SMALL_BYTES = 256  # maximum size in bytes of an array that `_read_small` reads
 
 
 def npy_features(file: NpyFile) -> FeatureStream:
@@ -165,7 +171,7 @@ def csr_features(path: Path, *, budget_bytes: int | None = None) -> FeatureStrea
         raise SourceError(f"{path} holds a sparse matrix of format {name!r}; save features.tocsr()")
     shape = _read_small(path, "shape", 2)
     columns, values = NpyFile.open(path, "indices"), NpyFile.open(path, "data")
-    # Each array is a separate member, so columns and values are streamed together.
+    # Each array is a separate member of the archive, so columns and values can be read side by side.
     offsets_file = NpyFile.open(path, "indptr")
     indptr = to_ids(offsets_file.read(budget_bytes=budget_bytes), first=0, where=offsets_file.where)
     check_offsets(indptr, columns.size, where=offsets_file.where)
@@ -205,7 +211,7 @@ def csr_features(path: Path, *, budget_bytes: int | None = None) -> FeatureStrea
 
 
 def _read_small(path: Path, member: str, num_elements: int) -> NDArray[np.generic]:
-    """Read a short array that describes a matrix. Its size is checked first, because the archive may be hostile."""
+    """Read a short array that describes a matrix. Its size is checked first, because the archive may be malicious."""
     file = NpyFile.open(path, member)
     if file.size != num_elements or file.num_bytes > _MAX_SMALL_BYTES:
         raise SourceError(

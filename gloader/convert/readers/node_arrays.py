@@ -1,7 +1,7 @@
 """Checks of node ids, labels and splits from files and arrays.
 
-Integers of any dtype become int64. A value that does not fit is refused, and never wraps around. Sources without splits
-get random ones.
+The readers of files and of arrays in memory call these functions. Integers of any dtype become int64. A value that does
+not fit is refused, and never wraps around. Sources without splits get random ones (`random_splits`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def to_ids(values: NDArray[Any], *, first: int, where: str) -> IdArray:
     Parameters
     ----------
     values : (n,) ids; int64 is not copied
-    first : the first id's number in its file, for messages
+    first : the position of the first id in its file, for messages
     where : the file, for messages
 
     Raises
@@ -198,7 +198,7 @@ def require_node_memory(num_nodes: int, budget_bytes: int, where: str) -> None:
     budget_bytes : the conversion's memory budget
     where : the header's file, for messages
     """
-    needed = 8 * num_nodes
+    needed = 8 * num_nodes  # int64
     if needed > budget_bytes:
         raise BudgetError(
             f"{where} has {num_nodes:,} nodes, whose labels take {format_bytes(needed)}; the memory budget is "
@@ -248,7 +248,7 @@ def check_splits(splits: Splits, labels: IdArray, *, where: str) -> None:
     SourceError
         An id is invalid. The message names ``where``, the split, the position and the node.
     """
-    # Each node's part as a number from 1, or 0 without a part. This takes one byte per node for splits of any size.
+    # Each node's part: 1, 2 or 3, or 0 without a part. This takes one byte per node for splits of any size.
     owner = np.zeros(labels.shape[0], np.uint8)
     names = ("train", "valid", "test")
     for number, (name, ids) in enumerate(
@@ -332,5 +332,6 @@ def to_split(values: NDArray[Any], *, num_nodes: int, where: str) -> IdArray:
 
 
 def _first_repeat(ids: IdArray) -> int:
+    """Return the smallest id that occurs more than once."""
     unique, counts = np.unique(ids, return_counts=True)
     return int(unique[counts > 1][0])

@@ -1,4 +1,7 @@
-"""Messages and sums with the names in ``dgl.function``, for a block's ``update_all`` and ``apply_edges``."""
+"""Message and reduce functions with the names in ``dgl.function``, for a block's ``update_all`` and ``apply_edges``.
+
+A message of two operands, such as ``u_mul_e`` (source feature times edge feature), is made when its name is used.
+"""
 
 from typing import Any
 
@@ -14,7 +17,7 @@ _missing = missing_from("dgl.function")
 
 
 def __getattr__(name: str) -> Any:
-    """Return the function for a message from two operands, such as ``u_mul_e``."""
+    """Return the function for a message from two operands, such as ``u_mul_e``. Other names raise DglFeatureError."""
     if name.count("_") == 2 and name in SURFACE["dgl.function"]:
         return of_two(name)
     return _missing(name)

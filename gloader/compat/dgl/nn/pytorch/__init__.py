@@ -1,4 +1,4 @@
-"""An older name for ``dgl.nn`` in DGL's scripts."""
+"""The layers under the older name ``dgl.nn.pytorch``, which many scripts for DGL import."""
 
 from gloader.bridges.dgl_api.layers import GATConv, GATv2Conv, GraphConv, SAGEConv, edge_softmax
 from gloader.bridges.dgl_api.names import missing_from
