@@ -115,7 +115,7 @@ class OptimConfig:
     weight_decay: float = 0.0
     """Weight decay."""
     lr_schedule: Literal["constant", "cosine", "step"] = "constant"
-    """How the learning rate changes over the epochs."""
+    """Change of the learning rate over the epochs."""
     patience: int = 0
     """Epochs without a better validation result before training stops; 0 never stops early."""
     eval_every: Count = 1

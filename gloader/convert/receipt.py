@@ -1,7 +1,8 @@
 """The receipt for a conversion: short texts on the source's content, its use in the dataset, and findings to check.
 
-`Receipt` wraps the source's streams, so that edges and rows are counted while the conversion reads them. Its `lines`
-are printed, logged and stored in the dataset.
+The conversion (`prepare`) makes a `Receipt`, which wraps the source's streams, so that edges and rows are counted while
+the conversion reads them. At the end, `Receipt.lines` returns the texts. They are printed, logged and stored in the
+dataset.
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ if TYPE_CHECKING:
 _MARKED_SHARE: Final = 64  # marks of nodes with edges take at most 1/64 of the memory budget
 _LABELS_COUNTED: Final = 1 << 20  # labels per step of counting
 _MOST_CLASSES: Final = 8  # with more classes, a line has only the range of their sizes instead of each size
-_MOST_PARTS: Final = 6  # maximum of types or relations in a line
+_MOST_PARTS: Final = 6  # maximum number of types or relations in a line
 
 
 def marked_bytes(num_nodes: int, budget_bytes: int) -> int:
-    """Return the bytes for marking nodes with edges, one per node, or 0 if they would take too much memory. Pure."""
+    """Return the bytes for marking nodes with edges, one per node, or 0 if they would take too much memory. Pure.
+
+    The marks show which nodes are isolated. Without memory for them, isolated nodes are not counted.
+    """
     return num_nodes if num_nodes <= budget_bytes // _MARKED_SHARE else 0
 
 
@@ -49,7 +53,7 @@ def marked_bytes(num_nodes: int, budget_bytes: int) -> int:
 class _Tally:
     """Counts and ranges for a relation's edges, gathered while they are read."""
 
-    is_whole: bool = False  # True if all edges were read
+    is_whole: bool = False  # True if the edges were read to the end
     num_loops: int = 0  # self loops
     low: int = 0  # the smallest node id
     high: int = -1  # the largest node id; -1 before the first edge
@@ -80,9 +84,9 @@ class Receipt:
     rules : changes to the edges of all relations
     """
 
-    column_notes: tuple[str, ...]
-    unused: tuple[str, ...]
-    labels: IdArray
+    column_notes: tuple[str, ...]  # texts on the roles of columns and arrays
+    unused: tuple[str, ...]  # names of columns and arrays that the dataset does not use
+    labels: IdArray  # (N,) classes, -1 if unlabelled
     splits: Splits
     num_classes: int
     rules: EdgeRules
@@ -109,6 +113,7 @@ class Receipt:
         )
 
         def checked(each: NodeSource) -> NodeSource:
+            """Return a node type with checked features."""
             if each.given is None:
                 return each
             named = f" of {each.name!r} nodes" if source.has_names else ""
@@ -124,6 +129,7 @@ class Receipt:
             return replace(each, features=rows.stream())
 
         def checked_edges(each: RelationSource) -> RelationSource:
+            """Return a relation with checked edge features."""
             if each.edge_features is None:
                 return each
             rows = CheckedRows(
@@ -143,7 +149,7 @@ class Receipt:
         )
 
     def counted(self, relation: Relation, edges: EdgeStream, *, budget_bytes: int) -> EdgeStream:
-        """Return a relation's edges, which are counted while they are read."""
+        """Return a relation's edges, which are counted while they are read. ``budget_bytes`` is the memory budget."""
         if not self.marks and marked_bytes(sum(self.num_nodes.values()), budget_bytes):
             self.marks = {name: np.zeros(count, np.bool_) for name, count in self.num_nodes.items()}
         first, _, last = relation
@@ -201,10 +207,12 @@ class Receipt:
         """Return the number of merged parallel edges. It is unknown if they are kept, or if edges are symmetrized."""
         if not self.rules.deduplicate or self.rules.symmetrize or not tally.is_whole:
             return "parallel ones not counted"
+        # Every node gets one self loop instead of the loops in the source.
         added = self.num_nodes[NODE] - tally.num_loops if self.rules.self_loops else 0
         return f"{report.edges_read + added - report.num_edges:,} parallel ones merged"
 
     def _isolated(self) -> str:
+        """Return the numbers of nodes without edges, by type."""
         if not self.marks or not all(tally.is_whole for tally in self.tallies.values()):
             return "not counted: the memory budget leaves no room"
         isolated = {name: len(marks) - int(np.count_nonzero(marks)) for name, marks in self.marks.items()}
@@ -231,20 +239,24 @@ def split_text(splits: Splits) -> str:
 
 
 def _listed(parts: Iterable[str]) -> str:
-    """Join the first texts, and count the others."""
+    """Return the first texts as one line, with the number of the others."""
     texts = list(parts)
     more = len(texts) - _MOST_PARTS
     return "; ".join(texts[:_MOST_PARTS]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _ranges(rows: Mapping[str, tuple[CheckedRows, str]], *, is_named: bool) -> str:
+    """Return the texts of `_range` for all matrices. If ``is_named``, each begins with the type or relation."""
     return _listed(
         (f"{name} " if is_named else "") + _range(checked, stored) for name, (checked, stored) in rows.items()
     )
 
 
 def _range(checked: CheckedRows, stored: str) -> str:
-    """Return a feature matrix's range of values, a change of dtype, and numbers of NaN and infinite values."""
+    """Return a feature matrix's range of values, a change of dtype, and numbers of NaN and infinite values.
+
+    ``stored`` is the stored dtype.
+    """
     seen, given = checked.seen, str(checked.features.dtype)
     changed = "" if given == stored else f", {given} -> {stored}"
     if seen is None:

@@ -1,7 +1,9 @@
 """Node tables: files with one row per node, and columns for features, labels or both.
 
-A row belongs to the node in its id column. A pandas index is an id column too. Without ids, row i belongs to node i.
-`node_features` and `node_labels` find the columns by their names and kinds, and add a line on them to `ColumnNotes`.
+The source ``edges:FILE`` reads its features and labels from such tables. A row belongs to the node in its id column. A
+pandas index is an id column too. Without ids, row i belongs to node i. `node_features` and `node_labels` find the
+columns by their names and kinds (numbers, text, ...), and read them. They add a line on the columns to `ColumnNotes`,
+for the receipt: the record of the data that a conversion found and used.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
 
 # Bytes per node for the check of ids: the id, a mark, and a chunk's copies.
 _CHECK_BYTES = 24
-# Minimum number of rows for the check `_refuse_counting`. In fewer rows, a feature may be 0, 1, ... by chance.
+# Minimum number of rows for the check `_refuse_counting`, which finds a column with 0, 1, ... In fewer rows, a feature
+# may have these values by chance.
 _MIN_COUNTED = 3
 
 
@@ -76,6 +79,7 @@ def node_features(
         )
     column = id_column(table)
     candidates = [name for name in table.names if name != column and name not in table.index]
+    # Without ``has_labels``, only columns named "label" or "labels" are left out of the features.
     label = _label_column(table) if has_labels else None
     columns = [
         name
@@ -110,9 +114,10 @@ def node_features(
 def node_labels(
     table: NumberTable, *, num_nodes: int, budget_bytes: int, notes: ColumnNotes
 ) -> NDArray[np.generic]:
-    """Return a node table's unchecked labels (N,) as float64, from the only number column, or from ``label``.
+    """Return a node table's labels (N,) as float64, not yet checked, from its label column.
 
-    A table with ids may lack some nodes. Their labels are NaN.
+    This is the only column of numbers, or the one with a name such as "label". A table with ids may lack some nodes.
+    Their labels are NaN.
 
     Parameters
     ----------
@@ -160,7 +165,7 @@ def node_labels(
     if ids is None and not left:
         return values
     ids = np.arange(len(values)) if ids is None else ids
-    placed = np.full(num_nodes, np.nan)
+    placed = np.full(num_nodes, np.nan)  # the labels in node order
     placed[ids] = values
     return placed
 
@@ -204,7 +209,7 @@ def id_column(table: NumberTable) -> str | None:
         )
     if not candidates:
         return None
-    # A column of floats passes here, so that the reader's error can name the row without an id.
+    # A column of floats is accepted for now. The reader refuses it, with an error that names the row without an id.
     if table.kind(candidates[0]) not in {"integer", "number", "empty"}:
         raise SourceError(
             f"{table.path}: column {candidates[0]!r} holds {table.kind(candidates[0])}s; the ids of nodes are the "
@@ -242,11 +247,11 @@ def read_ids(
             "--memory-budget, or sort the table by id and leave the column out"
         )
     ids = np.empty(num_rows, np.int64)
-    is_used, done = np.zeros(num_nodes, np.bool_), 0
+    is_used, done = np.zeros(num_nodes, np.bool_), 0  # nodes that have a row, and the number of rows
     name = "the pandas index" if column is None else f"column {column!r}"
     for part in _ids(table, column):
         bad = (part < 0) | (part >= num_nodes)
-        bad[~bad] |= is_used[part[~bad]]
+        bad[~bad] |= is_used[part[~bad]]  # ids of earlier parts
         is_used[part[~bad]] = True
         # If an id occurs twice in one part, fewer nodes are marked than there are rows.
         if bad.any() or np.count_nonzero(is_used) != done + len(part):
@@ -286,7 +291,7 @@ def _column(table: NumberTable, column: str, num_nodes: int) -> Iterator[NDArray
 
 
 def _refuse_counting(table: NumberTable, column: str, num_rows: int) -> None:
-    """Refuse a first column with 0..N-1, each once, under a name that does not tell if it has ids or a feature."""
+    """Raise SourceError if the first column has 0..N-1, each once, but no name of ids. It may be ids or a feature."""
     if table.kind(column) not in {"integer", "number"} or column != table.names[0] or num_rows < _MIN_COUNTED:
         return
     is_used, done = np.zeros(num_rows, np.bool_), 0
@@ -312,7 +317,7 @@ def _some(texts: list[str]) -> str:
 
 
 def _first_repeat(ids: IdArray) -> int:
-    """Return the position of the first id that occurs before."""
+    """Return the position of the first id that equals an earlier one."""
     _, first = np.unique(ids, return_index=True)
     is_first = np.zeros(len(ids), np.bool_)
     is_first[first] = True

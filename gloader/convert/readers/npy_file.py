@@ -1,8 +1,9 @@
 """Readers of arrays in files.
 
-`NpyFile` reads a ``.npy`` file, or one member of an ``.npz`` archive, from start to end, and never unpickles.
-`StoredArray` is an array at any byte offset of a file. Its file is memory-mapped at the first access. A mapped file may
-become shorter while it is read. Then the process ends with a message.
+`NpyFile` describes a ``.npy`` file, or one member of an ``.npz`` archive, and its `NpyReader` reads the elements from
+start to end. Nothing is ever unpickled, because a pickle can run code. `StoredArray` is an array at any byte offset of
+a file, such as a file of DGL. Its file (`MappedFile`) is memory-mapped at the first access. A mapped file may become
+shorter while it is read. Then the process ends with a message, see `tell_where_cut`.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _COPY_BYTES = 16
 _PIECE_BYTES = 1 << 20
 # Largest accepted .npy header. numpy writes 128 bytes, and no array of numbers needs more than this.
 MAX_HEADER_BYTES: Final = 1 << 16
-# The compression methods of `numpy.savez` and `numpy.savez_compressed`. Other methods may unpack a kilobyte to a
-# gigabyte in one call.
+# The compression methods of `numpy.savez` and `numpy.savez_compressed`. With other methods, one read call may unpack a
+# kilobyte to a gigabyte.
 _COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _MAGIC = b"\x93NUMPY"  # the first bytes of a .npy file
 # The errors of numpy and `zipfile` for a corrupt file.
@@ -50,7 +51,7 @@ _CORRUPT = (zipfile.BadZipFile, RuntimeError, *MALFORMED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpyFile:
-    """The place, shape and dtype of an array on disk. Each reading method opens the file for itself.
+    """The file, shape and dtype of an array on disk. Each method that reads elements opens the file again.
 
     Raises
     ------
@@ -177,6 +178,7 @@ class NpyFile:
         return array.T if self.is_fortran else array
 
     def _check_size(self) -> None:
+        """Raise SourceError if the file or the member is too short for the array."""
         if self.member is not None:
             with raising_source_errors(self.where), zipfile.ZipFile(self.path) as archive:
                 held = archive.getinfo(f"{self.member}.npy").file_size
@@ -255,6 +257,7 @@ class NpyReader:
         return piece
 
     def _skip(self, offset: int, *, is_member: bool) -> None:
+        """Continue at byte ``offset``, from the start of the file or the member."""
         if not is_member:
             self._file.seek(offset)
             return
@@ -266,6 +269,7 @@ class NpyReader:
             offset -= skipped
 
     def _read_full(self, buffer: memoryview) -> None:
+        """Fill ``buffer`` with the next bytes. Raises EOFError if the file ends early."""
         done = 0
         while done < len(buffer):
             # A raw file may return fewer bytes than requested, and 0 at its end.
@@ -288,9 +292,10 @@ def npz_members(path: Path) -> tuple[str, ...]:
 
 
 def _read_header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read the header of a ``.npy`` array. Return its shape, whether it is in Fortran order, and its dtype."""
     try:
         version = np.lib.format.read_magic(file)
-        size_bytes = {(1, 0): 2, (2, 0): 4}[version]
+        size_bytes = {(1, 0): 2, (2, 0): 4}[version]  # bytes of the header's length, by the format's version
         size = file.read(size_bytes)
         length = int.from_bytes(size, "little")
         # Checked before reading, because four bytes can claim a header of 4 GiB.
@@ -325,6 +330,7 @@ def _streamed(path: Path, member: str | None) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _opened(path: Path, member: str | None) -> Iterator[IO[bytes]]:
+    """Open an array for reading its header."""
     if not path.is_file():  # a pipe could block, and a device could be endless
         raise FileNotFoundError(path)
     if member is None:
@@ -336,6 +342,7 @@ def _opened(path: Path, member: str | None) -> Iterator[IO[bytes]]:
 
 
 def _open_member(archive: zipfile.ZipFile, member: str) -> IO[bytes]:
+    """Open an array in an archive. Raises KeyError without such an array."""
     info = archive.getinfo(f"{member}.npy")
     if info.compress_type not in _COMPRESSIONS:
         raise NotImplementedError(f"compression method {info.compress_type} is not one that numpy writes")
@@ -358,6 +365,7 @@ def raising_source_errors(where: str) -> Iterator[None]:
 
 
 def _name(path: Path, member: str | None) -> str:
+    """Return the name of an array for messages."""
     return str(path) if member is None else f"{path}[{member}]"
 
 
@@ -376,21 +384,27 @@ def tell_where_cut(path: Path) -> None:
 
 
 def _handle_sigbus() -> None:
+    """Install the handler, and remember the previous one."""
     # Installed again for every file, because another library, such as faulthandler, may have replaced the handler.
     before = _set_handler(signal.SIGBUS, _handler())
+    # If our handler was still installed, the handler before it is already known.
     if before != ctypes.cast(_handler(), ctypes.c_void_p).value:
         _previous_handlers[:] = [before]
 
 
 @cache
 def _handler() -> Any:
-    # A handler in Python runs after the failed instruction, which would be repeated for ever. The system calls this C
-    # function directly, so it must not be freed: the cache keeps it.
+    """Return the handler as a C function."""
+    # Python runs a handler of the module `signal` only after the failed instruction. That instruction would be repeated
+    # for ever. The system calls a C function at once. It must not be freed, so the cache keeps it.
     return ctypes.CFUNCTYPE(None, ctypes.c_int)(_end)
 
 
 def _set_handler(number: int, handler: Any) -> int | None:
-    """Install a C handler for a signal. Return the address of the previous handler, or None for the default."""
+    """Install a C handler for signal ``number``. Return the address of the previous handler, or None for the default.
+
+    ``handler`` is a C function or an address.
+    """
     # A separate library handle, so that other code cannot change the function's result type.
     set_handler = ctypes.CDLL(None).signal
     set_handler.restype = ctypes.c_void_p
@@ -398,7 +412,7 @@ def _set_handler(number: int, handler: Any) -> int | None:
 
 
 def _end(number: int) -> None:
-    """End the process with a message that names the mapped files which became shorter."""
+    """Handle signal ``number``: end the process with a message that names the mapped files which became shorter."""
     cut = [str(path) for path, size in _mapped.items() if not path.exists() or path.stat().st_size < size]
     # If no file here was cut, another library's file caused the signal. After the return, the failed read is repeated,
     # and raises the signal for the previous handler.
@@ -442,9 +456,9 @@ class MappedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredArray:
-    """An array at an offset of a file, row after row."""
+    """An array at an offset of a file, stored row after row."""
 
-    file: MappedFile
+    file: MappedFile  # shared by all arrays of the file
     offset: int  # the first byte's position in the file, with any alignment
     shape: tuple[int, ...]
     dtype: np.dtype[Any]  # the stored elements' dtype; uint16 for bfloat16, which numpy lacks
@@ -476,16 +490,18 @@ class StoredArray:
 
     @property
     def _is_loaded(self) -> bool:
+        """True if `values` copies the array: one bfloat16 number per row, such as labels."""
         return self.is_bfloat16 and (len(self.shape) < 2 or prod(self.shape[1:]) == 1)
 
     def _mapped(self) -> NDArray[Any]:
+        """Return the stored elements as a view of the mapped file."""
         if self.num_bytes == 0:
             return np.empty(self.shape, self.dtype)
         return self.file.part(self.offset, self.num_bytes).view(self.dtype).reshape(self.shape)
 
 
 class _WidenedRows:
-    """Rows of bfloat16 numbers, stored as their bits (N, F) uint16. Indexing returns float32 rows."""
+    """Rows of bfloat16 numbers, stored as their bits (N, F) uint16. Behaves like an array: indexing gives float32."""
 
     def __init__(self, bits: NDArray[Any]) -> None:
         self._bits = bits
@@ -503,5 +519,6 @@ class _WidenedRows:
 
 
 def _widened(bits: NDArray[Any]) -> NDArray[np.float32]:
+    """Return bfloat16 numbers, given as uint16 bits, as float32."""
     # A bfloat16 is the upper half of a float32.
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -1,7 +1,8 @@
 """The opening of tables of any format, CSV or Parquet, by the suffix of the file name.
 
-A table may have several files, its *parts*: a folder of part files, as Spark writes them, or the matches of a pattern
-such as ``edges-*.csv``.
+`open_table` returns a `NumberTable`, through which edges, features and labels are read. A table may have several files,
+its *parts*: a folder of part files, as Spark writes them, or the matches of a pattern such as ``edges-*.csv``.
+`PartedTable` presents the parts as one table.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from gloader.convert.readers.table_streams import Columns, Number, NumberTable, TableError
 
 
-# Prefixes of files that are no parts, such as ``_SUCCESS`` and ``.part-00000.crc``.
+# Prefixes of files in a folder that are not parts, such as ``_SUCCESS`` and ``.part-00000.crc``.
 _NOT_PARTS = ("_", ".")
 _PATTERN = ("*", "?", "[")  # the marks of a pattern
 
@@ -89,6 +90,7 @@ class PartedTable:
             column. The message names the part.
         """
         filled = [part for part in parts if part.names] or list(parts[:1])
+        # ``kinds`` has each column's kind in the first file with values, and the name of this file.
         first, kinds = filled[0], dict[str, tuple[str, str]]()
         for part in filled:
             if (part.names, part.has_names) != (first.names, first.has_names):
@@ -170,9 +172,11 @@ class PartedTable:
 
 
 def _columns(table: NumberTable) -> str:
+    """Return a table's columns, for messages."""
     return listed(table.names) if table.has_names else f"{len(table.names)} columns without names"
 
 
+# The suffixes of the two formats; ".gz" may follow those of CSV.
 CSV_SUFFIXES = frozenset({".csv", ".tsv", ".txt", ".tab"})
 PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
 # The remedy for a file that is no table, by its suffix.
@@ -224,9 +228,10 @@ def open_table(path: Path) -> NumberTable:
 
 
 def _open_file(path: Path) -> NumberTable:
+    """Open one file by its suffix."""
     suffix = plain_suffix(path)
     if suffix in CSV_SUFFIXES:
-        from gloader.convert.readers.csv_table import CsvTable  # pyarrow takes 30 MB
+        from gloader.convert.readers.csv_table import CsvTable  # imported late: pyarrow takes 30 MB
 
         return CsvTable.open(path)
     if suffix in PARQUET_SUFFIXES:

@@ -1,4 +1,9 @@
-"""A Parquet file as a stream of numbers and number lists, batch by batch. `ParquetTable` implements `NumberTable`."""
+"""A Parquet file as a stream of numbers and number lists, batch by batch.
+
+`ParquetTable` implements `NumberTable`, the interface through which edges, features and labels are read from tables.
+`ParquetTable.open` reads the columns' types. A Parquet file consists of row groups, and a row group has pages for each
+column. `ParquetTable.read` unpacks a few pages at a time, so that memory does not depend on the file's size.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +30,11 @@ if TYPE_CHECKING:
 _BATCH_NUMBERS = 1 << 18
 # Read buffer per column, in bytes.
 _BUFFER_BYTES = 1 << 16
-# Number of first rows, in which the length of a column's lists is found.
+# Number of rows at the file's start from which the length of a column's lists is taken.
 _FIRST_ROWS = 100
-# Number of first row groups, of which the largest gives the size of a group.
+# Number of row groups at the file's start. The largest of them gives the size of a group.
 _FIRST_GROUPS = 8
-# Bytes of memory per column: a page, its dictionary and the packed page, of one megabyte each.
+# Bytes of memory per column during reading: a page, its dictionary and the packed page, of 1 MiB each.
 _PAGE_BYTES = 3 << 20
 # The errors of pyarrow for a damaged file.
 _DAMAGED = (pa.ArrowException, OSError, *MALFORMED)
@@ -45,13 +50,14 @@ class ParquetTable:
     """A Parquet file's columns with numbers or number lists."""
 
     path: Path
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # the columns' names
     num_rows: int
     kinds: tuple[str, ...] = ()  # the columns' kinds, as in `NumberTable.kind`
     widths: tuple[int, ...] = ()  # the columns' widths, as in `NumberTable.width`
     group_bytes: int = 0  # unpacked bytes of a row group
     index: tuple[str, ...] = ()  # the columns of a pandas index
     row_ids: range | None = None  # a pandas index that is stored as a range instead of a column, or None
+    # A Parquet file always has the columns' names, and no header row.
     has_names: bool = field(default=True, init=False)
     counts_columns: bool = field(default=False, init=False)
 
@@ -151,7 +157,10 @@ class ParquetTable:
         return None
 
     def _numbers(self, name: str, column: Any, number: Number, done: int, error: TableError) -> NDArray[Any]:
-        """Return the numbers (n,), or lists (n, k), of the rows behind the first ``done`` rows."""
+        """Return the numbers (n,), or lists (n, k), in pyarrow's array ``column``, a batch of the column ``name``.
+
+        ``done`` is the number of earlier rows, for messages. Raises ``error`` for a missing value.
+        """
         if _is_list(column.type):
             column = self._flat(name, column, done)
         if pa.types.is_decimal(column.type):
@@ -168,7 +177,7 @@ class ParquetTable:
         return values if width == 1 else values.reshape(-1, width)
 
     def _flat(self, name: str, lists: Any, done: int) -> Any:
-        """Return the entries of all lists, one after another. Each list must be as long as the first."""
+        """Return the entries of all ``lists`` in a batch, one after another. Each list must be as long as the first."""
         width = self.width(name)
         lengths = lists.value_lengths().fill_null(-1).to_numpy(zero_copy_only=False)
         wrong = np.flatnonzero(lengths != width)
@@ -205,15 +214,21 @@ def _group_bytes(file: pq.ParquetFile) -> int:
 
 
 def _is_list(kind: pa.DataType) -> bool:
+    """True for pyarrow's types of lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _is_real(kind: pa.DataType) -> bool:
+    """True for pyarrow's types of real numbers, bools included."""
     is_plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     return bool(is_plain or pa.types.is_decimal(kind))
 
 
 def _kind(kind: pa.DataType, width: int | None) -> str:
+    """Return a column's kind, see `NumberTable.kind`.
+
+    ``width`` is the length of its lists, 0 if it is unknown, or None for a column without number lists.
+    """
     if width:
         return f"{LISTS} {width}"
     if pa.types.is_integer(kind):
@@ -225,7 +240,10 @@ def _kind(kind: pa.DataType, width: int | None) -> str:
 
 
 def _pandas_index(metadata: Any, num_rows: int) -> tuple[frozenset[str], range | None]:
-    """Return the names of pandas' index columns, and an index that is stored as a range, unless it is 0..N-1."""
+    """Return the names of pandas' index columns, and an index that is stored as a range, or None without such a range.
+
+    The range 0..N-1 counts as no index, because it only counts the rows. ``metadata`` is pandas' part of the schema.
+    """
     described = metadata.get("index_columns", []) if isinstance(metadata, dict) else []
     ranges = [each for each in described if isinstance(each, dict) and each.get("kind") == "range"]
     for each in ranges:

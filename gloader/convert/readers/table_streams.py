@@ -1,7 +1,9 @@
 """Tables of numbers in files of any format, and the edge and feature streams over them.
 
-`NumberTable` is the interface for CSV and Parquet files. `TableEdges` and `table_features` make a source's streams from
-its columns. `ColumnNotes` collects a line for the receipt on each file's columns and their roles.
+`NumberTable` is the interface for CSV and Parquet files (`open_table`). `TableEdges` and `table_features` make a
+source's streams from its columns. A stream yields edges or rows in chunks, and can be read several times. `ColumnNotes`
+collects a line on each file's columns and their roles for the receipt, the record of the data that a conversion found
+and used.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ class NumberTable(Protocol):
 
     @property
     def row_ids(self) -> range | None:
-        """The rows' node ids if pandas stored its index as a range, not as a column. None also stands for 0..N-1."""
+        """The rows' node ids if pandas stored its index as a range, not as a column. None means no range, or 0..N-1."""
         ...
 
     @property
@@ -88,7 +90,10 @@ class NumberTable(Protocol):
         ...
 
     def kind(self, column: str) -> str:
-        """Return a column's kind: integer, number, bool, empty, "list of 3", or another such as string."""
+        """Return a column's kind: integer, number, bool, empty, "list of 3", or another such as string.
+
+        A text file's kinds come from its first rows. "empty" means that these have no values.
+        """
         ...
 
     def width(self, column: str) -> int:
@@ -149,7 +154,7 @@ class TableEdges:
         ----------
         table : the edge table
         src, dst, weight : columns, or None to find them by name
-        num_edges : number of rows from another file, or None for the table's own number
+        num_edges : number of rows if another file has it, or None for the table's own number
         keys : the options that name columns, for messages
 
         Raises
@@ -193,6 +198,7 @@ class TableEdges:
         )
 
     def _chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in chunks of ``max_edges``; the values are checked here."""
         if not self.table.names:
             return
         first, columns = 0, self._columns()
@@ -210,6 +216,7 @@ class TableEdges:
             first += arrays[0].shape[0]
 
     def _columns(self) -> dict[str, Number]:
+        """Return the columns to read, with the type in which each is read."""
         columns: dict[str, Number] = {self.src: "int64", self.dst: "int64"}
         if self.weight is not None:
             columns[self.weight] = "float64"
@@ -218,6 +225,7 @@ class TableEdges:
         return columns
 
     def _where(self, column: str | None) -> str:
+        """Return the file and the column, for messages."""
         return f"{self.table.path}, column {column!r}"
 
 
@@ -234,12 +242,14 @@ def table_features(
     table : the table of features
     num_rows : N, or E
     columns : the columns to read, or None for all columns
-    may_round : round whole numbers that float32 cannot hold, instead of an error
+    may_round : round whole numbers that float32 cannot hold, instead of an error. Without it, the stream's ``rounded``
+        is the stream with it
     """
     chosen = table.names if columns is None else columns
     widths = {name: table.width(name) for name in chosen}
 
     def floats() -> Iterator[Columns]:
+        """Yield the columns in the file's batches, as float32."""
         first = 0
         # The numbers are read as float64, so that rounding to float32 is detected.
         for arrays in table.read(dict.fromkeys(chosen, "float64"), error=SourceError):
@@ -268,7 +278,10 @@ def table_features(
 def _float32(
     table: NumberTable, name: str, column: NDArray[Any], first: int, *, may_round: bool
 ) -> NDArray[np.float32]:
-    """Return a column as float32. Raise FeatureValueError for a value that `table_features` refuses."""
+    """Return a column as float32. Raise FeatureValueError for a value that `table_features` refuses.
+
+    ``first`` is the number of the column's first row, for messages.
+    """
     narrow = as_float32(column)
     if column.dtype.itemsize < 4 or column.dtype == np.float32 or not column.size:
         return narrow
@@ -277,7 +290,7 @@ def _float32(
     if not may_round:
         is_bad = is_beyond | is_rounded(column)
         if column.dtype.kind == "f" and table.kind(name) == "integer":
-            # These numbers were read from text. Beyond 2**53, float64 has rounded them already.
+            # These whole numbers were read from text as float64, which has already rounded those beyond 2**53.
             is_bad |= np.abs(column) > 2**53
     if is_bad.any():
         index = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
@@ -293,7 +306,8 @@ def _float32(
 def regroup(chunks: Iterable[Columns], max_rows: int) -> Iterator[Columns]:
     """Yield the rows of ``chunks`` in order, in groups of ``max_rows``. The last group may be shorter.
 
-    Every chunk is a tuple of equally long arrays. Memory is two groups.
+    Every chunk and every group is a tuple of equally long arrays, one for each column. Two groups are in memory at the
+    same time.
     """
     held: list[Columns] = []
     count = 0
@@ -312,6 +326,7 @@ def regroup(chunks: Iterable[Columns], max_rows: int) -> Iterator[Columns]:
 
 
 def _joined(pieces: list[Columns]) -> Columns:
+    """Return the rows of all pieces, one array for each column. A single piece is not copied."""
     return (
         pieces[0]
         if len(pieces) == 1
@@ -349,7 +364,7 @@ def find_ends(
     for key, column in (("src", src), ("dst", dst)):
         if column is not None and column not in names:
             raise SourceError(f"{key} is {shown(column)}; the columns of {path} are {listed(names)}")
-    # An empty file has no columns. It counts as a table with the two columns c0 and c1.
+    # The columns that may be ends. An empty file has no columns. It counts as a table with the columns c0 and c1.
     named = [name for name in names if not is_unnamed(name)] if table.has_names else [*names, "c0", "c1"][:2]
     if not table.has_names or (len(named) == 2 and (src is None) != (dst is None)):
         # If a request names one of two columns, the other end is the other column.
@@ -372,6 +387,7 @@ def find_ends(
 
 
 def _listed(pairs: list[tuple[str, str]]) -> str:
+    """Return the first pairs of columns, for messages."""
     return " or ".join(f"{listed([first])} and {listed([last])}" for first, last in pairs[:3])
 
 

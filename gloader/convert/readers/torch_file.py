@@ -1,7 +1,8 @@
 """Readers of files from `torch.save`, which are checked before they are read, and whose code never runs.
 
-Tensors become numpy arrays, and sparse matrices become `SparseRows`. A tensor may repeat a few stored values many
-times. Such a tensor is refused, because it could fill the disk.
+The sources of OGB's data sets call `load_mapping`, which loads the dictionary in a file. The source of PyG's graphs
+calls `attributes_of`, which converts tensors: dense ones become numpy arrays, and sparse matrices become `SparseRows`.
+A tensor may repeat a few stored values many times. Such a tensor is refused, because it could fill the disk.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 def require_plain_archive(path: Path) -> None:
     """Refuse a compressed zip archive, because `torch.save` never compresses.
 
-    A file that is not a zip archive, such as from torch before 1.6, passes.
+    A compressed archive could unpack to far more bytes than expected. A file that is not a zip archive, such as from
+    torch before 1.6, is accepted.
 
     Raises
     ------
@@ -84,7 +86,7 @@ def load_mapping(path: Path, *, missing: str) -> Mapping[Any, Any]:
 def pickled_bytes(path: Path) -> int:
     """Return the bytes of a `torch.save` file that are read into memory.
 
-    These are all bytes but a zip archive's tensors, which are mapped.
+    In a zip archive, these are the bytes of the pickle, because the tensors are mapped. Otherwise, these are all bytes.
 
     Raises
     ------
@@ -99,7 +101,10 @@ def pickled_bytes(path: Path) -> int:
 
 
 def _array_constructors() -> list[Any]:
-    """Return the functions that rebuild numpy arrays and scalars, under their names in numpy 1 and numpy 2."""
+    """Return the functions and classes that rebuild numpy arrays and scalars, for torch's list of safe names.
+
+    An entry may be a pair of a function and its name in files.
+    """
     # A pickled array names the function that rebuilds it. numpy 2 renamed the module, and files have either name.
     multiarray = np.core.multiarray if np.lib.NumpyVersion(np.__version__) < "2.0.0" else np._core.multiarray  # type: ignore[attr-defined] # noqa: SLF001
     rebuild, scalar = multiarray._reconstruct, multiarray.scalar  # noqa: SLF001 - pickles of arrays name it
@@ -114,12 +119,14 @@ def _array_constructors() -> list[Any]:
     return [*functions, np.ndarray, np.dtype, *dtypes]
 
 
-# Entries of PyG's stores (see `attributes_of`) that are plain numbers, and are read elsewhere.
+# Entries of PyG's stores (see `attributes_of`) that are plain numbers. Other code reads them, so they count as used.
 _KNOWN_OTHERS: Final = frozenset({"num_nodes", "num_classes"})
 
 
 def attributes_of(entries: Mapping[Any, Any], where: str) -> Attributes:
-    """Return the content of one of PyG's stores: dense tensors as arrays, sparse matrices as `SparseRows`.
+    """Return the content of a PyG store, which holds the tensors of a node type or a relation.
+
+    Dense tensors become arrays, sparse matrices `SparseRows`. Of other entries, only the Python types are kept.
 
     Parameters
     ----------
