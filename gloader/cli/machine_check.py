@@ -61,7 +61,9 @@ class MachineFinding:
     fix: str | None = None  # advice, if the severity is not "ok"
 
 
-def _judged(name: str, value: str, *, is_fine: bool, fix: str, severity: Severity = "note") -> MachineFinding:
+def _finding_of(
+    name: str, value: str, *, is_fine: bool, fix: str, severity: Severity = "note"
+) -> MachineFinding:
     """Return a finding with severity "ok" if ``is_fine``, otherwise with ``severity`` and ``fix``. Pure."""
     if is_fine:
         return MachineFinding(name=name, value=value)
@@ -86,13 +88,15 @@ def check_versions() -> list[MachineFinding]:
     python = ".".join(map(str, sys.version_info[:3]))
     is_new = sys.version_info >= _MIN_PYTHON
     findings = [
-        _judged("python", python, is_fine=is_new, severity="problem", fix="install Python 3.11 or later"),
+        _finding_of("python", python, is_fine=is_new, severity="problem", fix="install Python 3.11 or later"),
         MachineFinding(name="gloader", value=gloader.__version__),
     ]
     for package in _REQUIRED:
         installed, fix = _version(package), f"pip install {package} -c constraints.txt"
         value = installed or "not installed"
-        findings.append(_judged(package, value, is_fine=installed is not None, severity="problem", fix=fix))
+        findings.append(
+            _finding_of(package, value, is_fine=installed is not None, severity="problem", fix=fix)
+        )
     for package, extra in _OPTIONAL.items():
         value = _version(package) or f"not installed (optional: {install_command(extra)})"
         findings.append(MachineFinding(name=package, value=value))
@@ -112,7 +116,7 @@ def check_cores() -> MachineFinding:
     usable, present, quota = len(os.sched_getaffinity(0)), os.cpu_count() or 1, cpu_quota(_CGROUP)
     text = f"{usable} of {present}" + (f", limited to {quota:.3g} by its cgroup" if quota else "")
     fix = "with one core nothing overlaps; give the process two or more"
-    return _judged("cores", text, is_fine=min(usable, quota or usable) >= 2, fix=fix)
+    return _finding_of("cores", text, is_fine=min(usable, quota or usable) >= 2, fix=fix)
 
 
 def cpu_quota(cgroup: Path) -> float | None:
@@ -137,7 +141,7 @@ def check_memory() -> MachineFinding:
     available = available_memory_bytes()
     text = f"{format_bytes(available)} available"
     fix = "use a small --memory-budget and --batch-size"
-    return _judged("memory", text, is_fine=available >= _MIN_MEMORY_BYTES, fix=fix)
+    return _finding_of("memory", text, is_fine=available >= _MIN_MEMORY_BYTES, fix=fix)
 
 
 def check_cuda() -> MachineFinding:
@@ -166,7 +170,7 @@ def check_kernel_cache(package: Path) -> MachineFinding:
     folder = Path(chosen) if chosen else package / "__pycache__"
     is_fine = os.access(nearest_existing(folder), os.W_OK)
     fix = "set NUMBA_CACHE_DIR to a writable folder, or kernels may be compiled at every start"
-    return _judged(
+    return _finding_of(
         "kernel cache", f"{folder}{'' if is_fine else ' is not writable'}", is_fine=is_fine, fix=fix
     )
 
@@ -175,7 +179,7 @@ def check_descriptors() -> MachineFinding:
     """Return the limit on open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     has_limit = soft != resource.RLIM_INFINITY
-    return _judged(
+    return _finding_of(
         "open files",
         f"limit {soft}" if has_limit else "no limit",
         is_fine=not has_limit or soft >= _MIN_DESCRIPTORS,
@@ -190,14 +194,14 @@ def check_disk(folder: Path) -> list[MachineFinding]:
     if free < _FULL_BYTES:
         value = f"the disk is full: {format_bytes(free)} free at {base}"
         fix = "free some space, or name another disk with --path and use that one"
-        return [_judged("disk space", value, is_fine=False, severity="problem", fix=fix)]
+        return [_finding_of("disk space", value, is_fine=False, severity="problem", fix=fix)]
     fix = "datasets go to $GLOADER_HOME or the OUT of `gloader prepare`; choose a larger disk"
     value = f"{format_bytes(free)} free at {base}"
-    findings = [_judged("disk space", value, is_fine=free >= _MIN_FREE_BYTES, fix=fix)]
+    findings = [_finding_of("disk space", value, is_fine=free >= _MIN_FREE_BYTES, fix=fix)]
     # The probe writes a file: a read-only disk cannot be measured.
     if not os.access(base, os.W_OK):
         fix = "name a writable folder on the disk that holds your datasets with --path"
-        return [*findings, _judged("disk rates", f"{base} is not writable", is_fine=False, fix=fix)]
+        return [*findings, _finding_of("disk rates", f"{base} is not writable", is_fine=False, fix=fix)]
     return [*findings, *_probe(base)]
 
 
@@ -209,7 +213,7 @@ def _probe(base: Path) -> list[MachineFinding]:
         rates, ways = refresh_profile(base), io_capabilities(base)
     except (GloaderError, OSError) as error:
         fix = "probe another folder with --path"
-        return [_judged("disk rates", str(error), is_fine=False, fix=fix)]
+        return [_finding_of("disk rates", str(error), is_fine=False, fix=fix)]
     text = (
         f"{format_count(rates.random_reads_per_s)} random 4 KiB reads/s at depth {rates.queue_depth}, "
         f"{format_bytes(rates.read_bytes_per_s)}/s read, {format_bytes(rates.write_bytes_per_s)}/s written, "
@@ -217,13 +221,13 @@ def _probe(base: Path) -> list[MachineFinding]:
     )
     # Loaders use a remembered profile, which later runs may have corrected. Its rates can differ from the probe's.
     used = [] if (known := remembered_profile(base)) is None else [used_rates(known, time.time())]
-    direct = _judged(
+    direct = _finding_of(
         "O_DIRECT",
         "available" if ways.has_direct else ways.direct_reason,
         is_fine=ways.has_direct,
         fix="keep datasets on a local disk (ext4, xfs); reads go through the page cache",
     )
-    uring = _judged(
+    uring = _finding_of(
         "io_uring",
         "available" if ways.has_uring else f"not available: {ways.uring_reason}",
         is_fine=ways.has_uring,
@@ -314,8 +318,8 @@ def network_findings(survey: Survey) -> list[MachineFinding]:
     """
     findings = [_machine(card, survey.now, number) for number, card in enumerate(survey.cards)]
     findings += _pairs(survey)
-    findings.append(_together(survey.now, "all together"))
-    findings += [_together(trial, f"with {_named(trial)}") for trial in survey.others]
+    findings.append(_all_together(survey.now, "all together"))
+    findings += [_all_together(trial, f"with {_interface_names(trial)}") for trial in survey.others]
     return [*findings, *_advice(survey)]
 
 
@@ -373,7 +377,7 @@ def _pairs(survey: Survey) -> list[MachineFinding]:
     ]
 
 
-def _together(trial: NetworkTrial, name: str) -> MachineFinding:
+def _all_together(trial: NetworkTrial, name: str) -> MachineFinding:
     """Return the rate while all machines send to all others, for one trial: one choice of network interfaces."""
     if not trial.is_connected:
         return MachineFinding(name=name, value=f"does not connect: {trial.error}")
@@ -381,7 +385,7 @@ def _together(trial: NetworkTrial, name: str) -> MachineFinding:
     return MachineFinding(name=name, value=f"{rate}, {1e6 * trial.latency_s:.0f} us")
 
 
-def _named(trial: NetworkTrial) -> str:
+def _interface_names(trial: NetworkTrial) -> str:
     """Return the different values of the interface setting in a trial, each as for GLOO_SOCKET_IFNAME."""
     names = sorted({trial.setting.value_on(number) for number in range(len(trial.setting.names))})
     return " and ".join(names)

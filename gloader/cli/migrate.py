@@ -1,8 +1,8 @@
 """`gloader migrate`: the migration of a DGL or PyG script to gloader.
 
-Each name that the script uses from DGL or PyG gets a verdict: it maps (gloader has the same name), stays (the script
-keeps it), changes, is not needed, or does not map. A finding is one name with its verdict, its line and a text. The
-bridge `gloader.bridges.migrate` finds them; this module shows them. The changed lines are shown as a diff.
+Each name that the script uses from DGL or PyG gets a verdict. The name maps (gloader has the same name), stays (the
+script keeps it), changes, is not needed, or does not map. A finding is one name with its verdict, its line and a text.
+`gloader.bridges.migrate` makes the findings. This module shows them, and the changed lines as a diff.
 """
 
 import sys

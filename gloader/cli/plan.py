@@ -93,16 +93,16 @@ def _show(screen: Screen, offers: "Offers", chosen: "MachineOffer | None", *, bo
     for name, reason in offers.left_out.items():
         screen.say(f"not on {name}: {reason}")
     if chosen is not None:
-        # A bound on dollars alone (" for at most ...") asks for the fastest offer, see `Offers.choose`.
+        # With a bound on dollars alone (" for at most ..."), the fastest offer is chosen, see `Offers.choose`.
         heading = "the fastest" if bounds.startswith(" for") else "the cheapest"
-        screen.say(f"\n{heading}{bounds}: {_words(chosen)}")
+        screen.say(f"\n{heading}{bounds}: {_offer_text(chosen)}")
     elif not offers.best:
         screen.say("\nthe run fits none of these machines")
     else:
         # ``best`` is sorted by seconds, the fastest offer first.
         cheapest = min(offers.best, key=lambda offer: offer.dollars)
         screen.say(
-            f"\nnone{bounds}: the fastest is {_words(offers.best[0])}; the cheapest is {_words(cheapest)}"
+            f"\nnone{bounds}: the fastest is {_offer_text(offers.best[0])}; the cheapest is {_offer_text(cheapest)}"
         )
 
 
@@ -116,7 +116,7 @@ def _bounds(max_dollars: float | None, max_seconds: float | None) -> str:
     return " and".join(parts)
 
 
-def _words(offer: "MachineOffer") -> str:
+def _offer_text(offer: "MachineOffer") -> str:
     """Return one line on an offer. The budget has no space, so that it can be copied as a flag."""
     return (
         f"{offer.machine.name} with --memory-budget {format_bytes(offer.budget_bytes).replace(' ', '')}, "

@@ -325,6 +325,7 @@ def _columns(relation: "RelationReport") -> str:
 
 
 def _edge_features(report: "PrepareReport") -> dict[str, str]:
+    """Return the line on edge features, if there are any."""
     rows = f"{report.edge_feature_dim:,} x {report.edge_feature_dtype}"
     return {"edge features": rows} if report.edge_feature_dim else {}
 

@@ -20,9 +20,9 @@ from gloader.training.rendezvous import fresh_store, group_timeout
 
 # Variables of the environment that torchrun sets for each rank.
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-# A rank that reports the failure of another waits for these seconds first, so that the failed rank reports its cause
+# Seconds for which a rank waits before it reports that another rank failed. So the failed rank reports its cause first,
 # before torchrun ends all ranks.
-_FIRST_SPEAKS_S = 2.0
+_REPORT_DELAY_S = 2.0
 # Part of gloo's error message for a network interface that does not exist.
 _NO_INTERFACE = "Unable to find address for"
 
@@ -86,7 +86,7 @@ def joined_ranks(launch: RankLaunch, *, device: str, stall_timeout_s: float) -> 
         yield RankGroup.current()
     except RankError as error:
         error.add_note(f"on rank {rank}")
-        time.sleep(_FIRST_SPEAKS_S)
+        time.sleep(_REPORT_DELAY_S)
         raise
     except Exception as error:
         error.add_note(f"on rank {rank}")

@@ -103,7 +103,7 @@ def load_recipe(path: Path, known: Collection[str]) -> dict[str, str]:
             if key == "fanout" and isinstance(value, Mapping):
                 settings[key] = _fanouts(value, where)
             else:
-                settings[key] = _words(value, where)
+                settings[key] = _flag_text(value, where)
     return settings
 
 
@@ -128,7 +128,7 @@ def _advice(key: str, known: Collection[str]) -> str:
     return f"did you mean {nearest!r}?" if nearest else f"keys are: {', '.join(sorted(known))}"
 
 
-def _words(value: object, where: str) -> str:
+def _flag_text(value: object, where: str) -> str:
     """Return a recipe's value as a flag's text. ``where`` names the recipe and the key, for errors."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -144,7 +144,7 @@ def _words(value: object, where: str) -> str:
 
 def _fanouts(value: Mapping[object, object], where: str) -> str:
     """Return fan-outs by relation in the flag's form, such as ``author:writes:paper=25,20;*=10,5``."""
-    return ";".join(f"{_words(name, where)}={_words(hops, where)}" for name, hops in value.items())
+    return ";".join(f"{_flag_text(name, where)}={_flag_text(hops, where)}" for name, hops in value.items())
 
 
 # These flags belong to one call, not to a recorded run.

@@ -87,7 +87,7 @@ class RunFlags:
 _MODEL, _OPTIM, _STEP, _LOADER = ModelConfig(), OptimConfig(), StepConfig(), LoaderSettings()
 _LINKS, _OBJECTS = LinkConfig(), ObjectSettings()
 # The module with the compiled functions (kernels) that every preparation needs.
-_CONVERTING = "gloader.convert.csc.csc_kernels"
+_CONVERSION_KERNELS = "gloader.convert.csc.csc_kernels"
 # Folder of the run with --compare-mlp that trains the MLP. It is inside the folder of the run with the edges.
 _MLP = "mlp"
 
@@ -160,7 +160,7 @@ def train(
                 says=screen.say,
                 links=of_links,
                 has_machines=has_machines,
-                num_ranks=group.most_local,
+                num_ranks=group.most_local,  # the largest number of ranks on one machine
             )
         )
         # One rank names the folder, because the name contains the time.
@@ -364,7 +364,7 @@ def prepare(spec: str, screen: Screen, *, memory_budget: int | None) -> str:
     """
     if is_url(spec):
         return spec
-    if is_source(spec) and lacks_kernels(_CONVERTING):
+    if is_source(spec) and lacks_kernels(_CONVERSION_KERNELS):
         _prepare_apart(spec, screen, memory_budget)
     # After a preparation in another process, this finds the finished dataset, or meets and reports the same error.
     return _prepare_here(spec, screen, memory_budget)

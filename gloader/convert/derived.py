@@ -141,8 +141,8 @@ def add_rows(rows: NDArray[np.float32], places: IdArray, targets: IdArray, sums:
             sums[target, column] += rows[place, column]
 
 
-# Bytes per edge of a block, for: the source id as read, the sort order, and, in sorted order, the source, the
-# destination, and the position of the source row among the rows that were read.
+# Bytes per edge of a block: its source id as read, and its entries in four arrays. These are the sort order, the sorted
+# sources, their destinations, and the positions of the source rows among the rows that were read.
 _EDGE_BYTES = 48
 # Bytes per row of a block for its offset, its degree, and their copies.
 _ROW_BYTES = 32

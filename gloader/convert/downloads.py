@@ -1,9 +1,9 @@
 """Downloads of data sets, and the safe extraction of zip files.
 
-The source of OGB data sets calls `fetch_ogb`, which calls `download` and `extract_archive`. A member is a file or a
-folder in an archive. Every member is checked before the first byte is written, and its bytes are counted during the
-write: a malicious archive must write no file outside its folder, and not fill the disk. Downloads and archives are
-written into temporary files and folders, which get their final names at the end. So a failure leaves no data set.
+The source of OGB data sets calls `fetch_ogb`, which calls `download` and `extract_archive`. A malicious archive must
+neither write a file outside its folder nor fill the disk. So every member (a file or a folder in the archive) is
+checked before the first byte is written, and its bytes are counted during the write. Downloads and archives are written
+into temporary files and folders, which get their final names at the end. So a failure leaves no data set.
 """
 
 from __future__ import annotations
@@ -248,6 +248,7 @@ def _contents(path: Path) -> Iterator[tuple[_Member, IO[bytes]]]:
 
 
 def _zip_member(info: zipfile.ZipInfo) -> _Member:
+    """Return an entry of the archive's list of members."""
     # The high 16 bits are a Unix mode. A kind of 0 means that the archive has no modes.
     kind = stat.S_IFMT(info.external_attr >> 16)
     return _Member(
@@ -415,6 +416,7 @@ class _SameScheme(HTTPRedirectHandler):
         headers: Any,  # as in the base class
         newurl: str,
     ) -> Request | None:
+        """Return the request for the new address. Raises DownloadError if its scheme differs."""
         if urlsplit(newurl).scheme != urlsplit(req.full_url).scheme:
             raise DownloadError(f"{req.full_url} redirects to {newurl}, which leaves its scheme")
         return super().redirect_request(req, fp, code, msg, headers, newurl)

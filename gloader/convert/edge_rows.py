@@ -227,7 +227,8 @@ def plan_edge_rows(
     row_bytes = features.dim * max(4, features.dtype.itemsize)
     places = 2 if rules.symmetrize else 1  # places of an edge's row
     stored = features.dim * spill_dtype(dtype).itemsize  # bytes of a row in a temporary file
-    # Half of the budget is for a range of rows, a quarter for a chunk of rows, and a quarter for (row, place) pairs.
+    # Half of the budget is for a range of rows. A quarter is for a chunk of rows, and a quarter for (row, place) pairs.
+    # The expression -(-a // b) is a / b, rounded up.
     least_range = max(1, -(-num_edges // MAX_RANGES)) * (stored + ROW_SORT_BYTES)
     least_chunk = places * _CHUNK_COPIES * row_bytes
     least_moves = max(1, -(-features.num_rows // MAX_RANGES)) * places * PAIR_BYTES

@@ -240,7 +240,7 @@ def write_hetero(
     seed : seed for random splits
     name : a short display name. By default, the folder's name
     feature_dtype : the stored dtype: float32, float16, bfloat16 or int8
-    add_reverse : add (b, "rev_" + r, a) for each relation (a, r, b) without a reverse, behind all others
+    add_reverse : add (b, "rev_" + r, a) for each relation (a, r, b) without a reverse, after all others
     links : link tables by name; see `write_numpy`. With several relations, each has its "relation", and optionally its
         "reverse" relation
     edge_split : shares for train, valid and test, which divide the edges of ``edge_split_relation``, a relation or its

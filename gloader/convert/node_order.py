@@ -307,8 +307,8 @@ def find_order(
     """Find the order of stored nodes. Return None for the source's order.
 
     ``degree`` sorts the nodes by falling out-degree, and counts every parallel edge. For ``community``, see
-    `community_order`. The order does not depend on the budget, with one exception: for the order by community, only the
-    first in-edges of a node count if its in-edges do not fit into the budget.
+    `community_order`. The order does not depend on the budget, with one exception. For the order by community, only the
+    first in-edges of a node count if not all of them fit into the budget.
 
     Parameters
     ----------
@@ -503,7 +503,7 @@ def ordered_rows(  # noqa: PLR0913 - rows, places, and limits
     )
     with spill:
         # There is at least one pass, so that an announced number of 0 rows is checked too.
-        passes = _cut(len(ranges), num_passes) or [range(0)]
+        passes = _ranges_by_pass(len(ranges), num_passes) or [range(0)]
         for number, chosen in enumerate(passes):
             for moved, places, done in source.read():
                 range_of = places // range_rows
@@ -533,7 +533,7 @@ def ranges_per_pass(num_ranges: int, num_passes: int) -> int:
     return max(1, -(-num_ranges // num_passes))
 
 
-def _cut(num_ranges: int, num_passes: int) -> list[range]:
+def _ranges_by_pass(num_ranges: int, num_passes: int) -> list[range]:
     """Return for each pass the numbers of its ranges. Pure."""
     size = ranges_per_pass(num_ranges, num_passes)
     return [range(first, min(first + size, num_ranges)) for first in range(0, num_ranges, size)]

@@ -353,6 +353,7 @@ def _find_order(
 
 
 def _type_report(nodes: NodeSource, plan: PreparePlan) -> TypeReport:
+    """Return the report on one node type."""
     return TypeReport(
         num_nodes=nodes.num_nodes,
         feature_dim=plan.rows[nodes.name].dim if nodes.name in plan.rows else 0,
@@ -361,6 +362,7 @@ def _type_report(nodes: NodeSource, plan: PreparePlan) -> TypeReport:
 
 
 def _relation_report(each: PlannedRelation, sort: CscReport) -> RelationReport:
+    """Return the report on one relation. ``sort`` has its numbers of edges."""
     rows = each.source.edge_features
     return RelationReport(
         num_edges=sort.num_edges,
@@ -409,6 +411,7 @@ class _FeatureWriter:
         with ExitStack() as graphs:
             for nodes, other in derivation_order(self._source):
                 self._derive(nodes, self._stored[other], graphs)
+                # With all rows in the dataset, later means read them there, and do not need these edges again.
                 if self._num_parts == 1:
                     graphs.close()
 

@@ -1,9 +1,9 @@
 """The plan for a conversion's memory and disk, made before the conversion starts.
 
 The conversion (`prepare`) calls `plan_prepare`, and refuses a source that does not fit. A conversion has several parts,
-which run one after another: each relation's sort, the link tables (edges to predict), each node type's features, and
-derived features (means over neighbours). Labels and similar arrays stay in memory from start to end. Each part may use
-all the other memory of the budget, so the conversion's peak is that of the largest part. The same holds for the
+which run one after another. They are: each relation's sort, the link tables (edges to predict), each node type's
+features, and derived features (means over neighbours). Labels and similar arrays stay in memory to the end. Each part
+may use all the other memory of the budget, so the conversion's peak is that of the largest part. The same holds for the
 temporary files. Rows that get another order are moved in ranges: groups of rows that fit into memory.
 """
 

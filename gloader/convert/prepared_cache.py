@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 DATASET_MANIFEST = "dataset.json"  # the commit record, which only a complete dataset has
-_LOOK_S = 0.5  # seconds between two checks whether another process has finished
+_POLL_S = 0.5  # seconds between two checks whether another process has finished
 # Options that do not change a dataset's contents, and so are not part of its digest.
 _NOT_IN_DIGEST = frozenset({"memory_budget_bytes", "overwrite"})
 
@@ -160,5 +160,5 @@ def ensure_dataset(
             if not is_waiting:
                 _LOG.info("another process is preparing %s; waiting for it", spec)
             is_waiting = True
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
     return target

@@ -349,9 +349,9 @@ def count_ahead(
 ) -> None:
     """Count, for the sorted rows of one piece, the rows of another piece that come before them in the same group.
 
-    Both pieces belong to the same bucket, which did not fit into memory. Each row of the other piece is searched in the
-    group of its pair, and counted at the first row of the group that comes after it by time and row number. The caller
-    sums these counts along each group; the running sum is the number of other rows ahead of each row.
+    Both pieces belong to the same bucket, which did not fit into memory. For each row of the other piece, the group of
+    its pair is searched. The row is counted at the first row of the group that comes after it by time and row number.
+    The caller sums these counts along each group; the running sum is the number of other rows ahead of each row.
 
     Parameters
     ----------

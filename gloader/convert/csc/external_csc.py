@@ -165,7 +165,8 @@ def plan_csc(
     expected = (  # edges after the rules
         _USUAL_DEGREE * num_nodes if num_edges is None else factor * num_edges + rules.self_loops * num_nodes
     )
-    # A bucket is planned for half of the edges that fit into one sort, because some buckets get more than the mean.
+    # A bucket is planned for half of the edges that fit into one sort, because some buckets get more than the mean. The
+    # expression -(-a // b) is a / b, rounded up.
     per_bucket = max(1, budget_bytes // 4 // sorted_edge)
     shift = _bucket_shift(num_nodes, -(-expected // per_bucket))
     counters = _COUNTER_BYTES << shift
@@ -207,9 +208,9 @@ def build_csc(
 ) -> CscReport:
     """Write the edges to ``sink`` as CSC, destination by destination.
 
-    The order of each destination's in-neighbours depends on the edges: by time and then by source if edges have times,
-    else ascending by source if ``rules`` merge parallel edges, else input order. Merged parallel edges keep the first
-    edge's time and number. Indices are int32 for fewer than 2**31 sources, else int64.
+    If edges have times, each destination's in-neighbours are in order of time, and of the source for equal times.
+    Otherwise, they are in ascending order if ``rules`` merge parallel edges, or else in input order. Merged parallel
+    edges keep the first edge's time and number. Indices are int32 for fewer than 2**31 sources, else int64.
 
     Parameters
     ----------
@@ -248,7 +249,7 @@ def build_csc(
             max_edges=plan.chunk_edges,
             is_numbered=columns.number_bytes > 0,
         )
-        read = _deal_out(chunks, spill, plan.shift, edges.num_edges, progress)
+        read = _fill_buckets(chunks, spill, plan.shift, edges.num_edges, progress)
         ranges = SortedRanges(
             spill=spill,
             shift=plan.shift,
@@ -262,7 +263,7 @@ def build_csc(
         return CscReport(edges_read=read, num_edges=num_edges, spilled_bytes=spill.spilled_bytes)
 
 
-def _deal_out(
+def _fill_buckets(
     chunks: Iterator[tuple[int, EdgeChunk]],
     spill: Spill,
     shift: int,

@@ -111,6 +111,7 @@ class TimeRuns:
         return longer, sum(length for _, length in group)
 
     def _new_run(self) -> TemporaryArray:
+        """Return a new file, which `close` removes."""
         path = self._folder / f"hub-{len(self._files):05d}.edges"
         self._files.append(TemporaryArray(path=path, dtype=self._dtype))
         return self._files[-1]

@@ -2,8 +2,8 @@
 
 A rule gives each edge its part: by a hash of its pair of nodes (`RandomParts`), or by its time (`TimeParts`). The parts
 train, valid and test have the numbers 0, 1 and 2. `link_tables` makes a rule, and `deal_edges` then gives one edge
-stream per part. For a split by time, `time_parts` passes over the edges a few times: it counts edges by time, to find
-the times at which train and valid end.
+stream per part. For a split by time, `time_parts` reads the edges a few times. It counts edges by time, to find the
+times at which train and valid end.
 """
 
 from __future__ import annotations

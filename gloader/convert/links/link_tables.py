@@ -168,7 +168,7 @@ class PairSample:
         parts, size = [self.hashes], 0  # arrays of hashes to be joined, and the number of new hashes
         for chunk in edges.chunks(max_edges):
             first, second = (chunk.dst, chunk.src) if is_reversed else (chunk.src, chunk.dst)
-            hashes = self._below(mixed_words(mixed_words(_words(first) * GOLDEN) + _words(second)))
+            hashes = self._below(mixed_words(mixed_words(_as_uint64(first) * GOLDEN) + _as_uint64(second)))
             parts.append(hashes)
             size += len(hashes)
             if size > self.most_pairs:
@@ -200,7 +200,7 @@ class PairSample:
         return hashes[hashes >> np.uint64(64 - self.bits) == 0] if self.bits else hashes
 
 
-def _words(ids: NDArray[Any]) -> NDArray[np.uint64]:
+def _as_uint64(ids: NDArray[Any]) -> NDArray[np.uint64]:
     """Return int64 ids as uint64, for the hash."""
     return ids.view(np.uint64)
 

@@ -45,8 +45,8 @@ _MAX_BUCKETS = 1024
 _NODE_BYTES = 24
 # Bytes per row of a chunk: the row as read, the row for the spill, the copy in bucket order, and the sort.
 _CHUNK_BYTES = 160
-# Bytes per row during the look-up: the row, a row of another piece, the sorted columns, the sort, the state of its
-# group, and the row for the next spill.
+# Bytes per row during the look-up: the row, a row of another piece, the sorted columns, the sort, and the state of its
+# group. The row for the next spill is included.
 _JOIN_BYTES = 320
 # Bytes per row while the order is restored: the output row, two copies of it, the spilled row and its index.
 _ORDER_BYTES = 120
@@ -98,6 +98,7 @@ def plan_locate(num_nodes: int, *, budget_bytes: int, num_rows: int | None = Non
     BudgetError
         Not even the smallest useful buffers fit. The message gives needed and allowed bytes.
     """
+    # Destinations per bucket, rounded up. The factor 2: their number is a power of two, see `LocatePlan.shift`.
     least_nodes = -(-2 * num_nodes // _MAX_BUCKETS)
     # The factor 2 leaves room for the spills, which take a quarter of the memory besides the piece.
     needed = _PIECE_BYTES + 2 * (_NODE_BYTES * least_nodes + _JOIN_BYTES * _MIN_ROWS)

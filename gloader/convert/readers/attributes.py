@@ -2,7 +2,7 @@
 
 The readers of PyG's and DGL's files, and of their objects in memory, make a store for each node type (`NodeStore`) and
 each relation (`EdgeStore`). `one_type_source` and `stored_source` make a source from these stores. `Attributes` finds
-each array by the names that the libraries use, and records its role for the receipt, the record of the data that a
+each array by the names that the libraries use, and records its role for the receipt. The receipt lists the data that a
 conversion found and used.
 """
 

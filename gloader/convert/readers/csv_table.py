@@ -52,7 +52,7 @@ _DATE, _UTC_DATE = pa.timestamp("ns"), pa.timestamp("ns", tz="UTC")
 _BLOCK_BYTES = 1 << 20
 # Blocks in memory during reading: the raw text, the cleaned text, the bytes and the parser's copies.
 _BLOCK_COPIES = 12
-# The possible separators, in order of preference. `BLANKS` stands for any number of blanks and tabs.
+# The possible separators, in order of preference. `BLANKS` means any number of blanks and tabs.
 _DELIMITERS = (",", "\t", ";", "|", BLANKS)
 # Maximum number of comment lines before the first row. A file with more is refused.
 _MAX_COMMENTS = 1000

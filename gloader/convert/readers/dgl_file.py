@@ -394,7 +394,7 @@ class _GraphReader:
                 by_form[form] = self._matrix(_PAIRS_MAGIC if form is Form.PAIRS else _LISTS_MAGIC)
         # A matrix's rows are sources, except in BY_DESTINATION, where they are destinations.
         if Form.BY_DESTINATION in by_form:
-            by_form[Form.BY_DESTINATION] = _turned(by_form[Form.BY_DESTINATION])
+            by_form[Form.BY_DESTINATION] = _with_ends_exchanged(by_form[Form.BY_DESTINATION])
         sizes = {(each.num_sources, each.num_destinations, each.num_edges) for each in by_form.values()}
         if len(sizes) != 1:
             raise data.damaged(offset, f"the forms of a relation are of different graphs: {sorted(sizes)}")
@@ -417,7 +417,7 @@ class _GraphReader:
 
     def _lists(self, num_rows: int, num_columns: int) -> StoredEdges:
         """Return edges in CSC form. The matrix's rows are destinations."""
-        return _turned(self._edges(num_rows, num_columns, num_rows + 1))
+        return _with_ends_exchanged(self._edges(num_rows, num_columns, num_rows + 1))
 
     def _edges(self, num_rows: int, num_columns: int, num_offsets: int | None) -> StoredEdges:
         """Return the next three arrays as edges. ``num_offsets`` is the length of the first, or None for pairs."""
@@ -505,7 +505,7 @@ class _GraphReader:
         return graph
 
 
-def _turned(edges: StoredEdges) -> StoredEdges:
+def _with_ends_exchanged(edges: StoredEdges) -> StoredEdges:
     """Return the edges with the numbers of sources and destinations exchanged. The arrays stay the same."""
     return StoredEdges(
         first=edges.first,

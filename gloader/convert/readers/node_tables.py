@@ -107,7 +107,7 @@ def node_features(
         "in the order of the rows" if column is None and ids is None else f"joined by {column or 'the index'}"
     )
     texts = [column_text(table, name) for name in columns]
-    notes.add(f"features: {_some(texts)} of {path.name}, {joined}", table, [*columns, column])
+    notes.add(f"features: {_first_texts(texts)} of {path.name}, {joined}", table, [*columns, column])
     return rows, ids
 
 
@@ -267,7 +267,7 @@ def read_ids(
 
 def described(table: NumberTable, columns: tuple[str, ...]) -> str:
     """Return columns with their kinds, for messages. Pure."""
-    return _some([f"{name} ({table.kind(name)})" for name in columns])
+    return _first_texts([f"{name} ({table.kind(name)})" for name in columns])
 
 
 def _ids(table: NumberTable, column: str | None) -> Iterator[IdArray]:
@@ -310,7 +310,7 @@ def _refuse_counting(table: NumberTable, column: str, num_rows: int) -> None:
     )
 
 
-def _some(texts: list[str]) -> str:
+def _first_texts(texts: list[str]) -> str:
     """Join the first eight texts, and count the others."""
     shown = ", ".join(texts[:8])
     return shown if len(texts) <= 8 else f"{shown} and {len(texts) - 8} more"

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Bytes of memory per element of an array that is read whole, such as labels, in addition to the element as stored: an
-# int64, and a copy during the check.
+# Bytes of memory per element of an array that `NpyFile.read` reads whole, such as labels: an int64, and a copy during
+# the check. The element itself comes on top.
 _COPY_BYTES = 16
 # Bytes per read from a file. They stay in the processor's cache while an archive's reader copies and checks them.
 _PIECE_BYTES = 1 << 20
@@ -397,7 +397,7 @@ def _handler() -> Any:
     """Return the handler as a C function."""
     # Python runs a handler of the module `signal` only after the failed instruction. That instruction would be repeated
     # for ever. The system calls a C function at once. It must not be freed, so the cache keeps it.
-    return ctypes.CFUNCTYPE(None, ctypes.c_int)(_end)
+    return ctypes.CFUNCTYPE(None, ctypes.c_int)(_on_sigbus)
 
 
 def _set_handler(number: int, handler: Any) -> int | None:
@@ -411,7 +411,7 @@ def _set_handler(number: int, handler: Any) -> int | None:
     return cast("int | None", set_handler(number, handler))
 
 
-def _end(number: int) -> None:
+def _on_sigbus(number: int) -> None:
     """Handle signal ``number``: end the process with a message that names the mapped files which became shorter."""
     cut = [str(path) for path, size in _mapped.items() if not path.exists() or path.stat().st_size < size]
     # If no file here was cut, another library's file caused the signal. After the return, the failed read is repeated,

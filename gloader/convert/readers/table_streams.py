@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# The type in which a column is read. "time" stands for any form of times in a file, which `to_seconds` converts.
+# The type in which a column is read. "time" means any form of times in a file, which `to_seconds` converts.
 Number: TypeAlias = Literal["int64", "float32", "float64", "time"]
 # The class of the error for a bad value.
 TableError: TypeAlias = type[GraphError] | type[SourceError]

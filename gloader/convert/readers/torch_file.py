@@ -74,7 +74,7 @@ def load_mapping(path: Path, *, missing: str) -> Mapping[Any, Any]:
         # weights_only refuses all functions that are not listed, so that no code in the file runs.
         with torch.serialization.safe_globals(_array_constructors()):
             loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except Exception as error:  # an unpickler may raise anything on a damaged or hostile file
+    except Exception as error:  # an unpickler may raise anything on a damaged or malicious file
         raise SourceError(
             f"{path} is corrupt or holds other objects than numbers and arrays: {str(error)[:200]}"
         ) from error
