@@ -133,6 +133,6 @@ def main(words: Sequence[str] | None = None) -> int:
         report(error)
         return signalled
     finally:
-        # Tests run several commands in one process; the log must not go to an earlier command's console.
+        # A later command in this process must not write its log to this command's console.
         show_logs(None)
     return status if isinstance(status, int) else EXIT_OK

@@ -63,7 +63,7 @@ _SECTIONS: dict[str, dict[str, str | None]] = {
 }
 
 
-_MAX_ITEMS = 64  # maximum number of items in a list such as fan-outs; keeps error messages and flags short
+_MAX_ITEMS = 64  # maximum number of items in a recipe's list, such as fan-outs
 
 
 def nearest_key(key: str, known: Collection[str]) -> str | None:

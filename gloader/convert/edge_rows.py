@@ -58,9 +58,8 @@ class EdgeMoves:
     sorted when it is needed. Owns the files ``moves-*`` in ``folder`` until ``close()``.
     """
 
-    numbers: (
-        TemporaryArray  # (num_rows,) source edge number at each position; negative for an added self loop
-    )
+    # (num_rows,) the source edge's number at each position; negative for an added self loop.
+    numbers: TemporaryArray
     num_rows: int  # number of positions
     num_edges: int  # number of source edges
     folder: Path
@@ -179,9 +178,8 @@ class EdgeRowPlan:
     range_edges: int  # source edges per range of pairs
     deal_positions: int  # positions per read while pairs go to files
     memory_bytes: int  # peak memory
-    number_bytes: (
-        int  # bytes of edge numbers on disk; they stay there from the edge sort to the end of the move
-    )
+    # Bytes of edge numbers on disk, where they stay from the edge sort to the end of the move.
+    number_bytes: int
     scratch_bytes: int  # largest size of all temporary files together, ``number_bytes`` included
 
 

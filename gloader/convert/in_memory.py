@@ -106,7 +106,7 @@ def _edge_store(relation: Relation, pair: NDArray[Any], arrays: Mapping[str, NDA
 def given_columns(arrays: Mapping[str, NDArray[Any]], *, where: str, num_edges: int | None) -> EdgeArrays:
     """Return the edge features and times in ``arrays``, whose keys are `EDGE_FEATURES` and `EDGE_TIMES`.
 
-    ``where`` names the arrays in messages. ``num_edges`` None means no edges.
+    ``where`` names the arrays in messages. For ``num_edges``, None counts as 0.
 
     Raises
     ------

@@ -63,9 +63,8 @@ def _edge_table_files(prepare: PrepareOptions) -> list[Path]:
     """Return the files of the link tables (edges to predict) in the options."""
     if not prepare.edge_tables:
         return []
-    from gloader.convert.links.link_rows import (
-        edge_table_file,
-    )  # needs pyarrow, which a source may do without
+    # The import is late, because the module needs pyarrow, which other sources do not need.
+    from gloader.convert.links.link_rows import edge_table_file
 
     return [*map(edge_table_file, prepare.edge_tables)]
 

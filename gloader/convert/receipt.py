@@ -95,9 +95,8 @@ class Receipt:
     rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)
     edge_rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)
     tallies: dict[Relation, _Tally] = field(default_factory=dict)
-    marks: dict[str, NDArray[np.bool_]] = field(
-        default_factory=dict
-    )  # (N,) by type: True for nodes with edges
+    # (N,) by type: True for nodes with edges. Empty if the memory budget has no room for the marks.
+    marks: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, source: GraphSource, options: PrepareOptions) -> tuple[Receipt, GraphSource]:

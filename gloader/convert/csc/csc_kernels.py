@@ -264,7 +264,8 @@ def mark_sources(
     first : the first source
     is_source : (s,) set to True for sources with an edge
     weight_sums : (s,) receives the weight sum of each source's given edges, or None without weights
-    reverse_sums : (s,) receives the weight sum of each source's added reverse edges, whose sign bit is set
+    reverse_sums : (s,) receives the weight sum of each source's added reverse edges. Their weights have the sign bit
+        set, and count here without it
     numbers : (s,) receives each source's smallest edge number, or None
     times : (s,) receives the time of the edge with this number, or None
     """

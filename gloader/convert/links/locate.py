@@ -350,7 +350,7 @@ class LocatedRows:
 
         Parameters
         ----------
-        rows : the rows, in any order
+        rows : the rows; those with the same pair are in table order
         graph : the topology to search
         key : the columns that count as destination and source
         num_rows : the table's number of rows, or None if unknown

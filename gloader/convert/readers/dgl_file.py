@@ -11,8 +11,8 @@ parts of the file in order. DGL has written version 2 since its release 0.5. A f
 
 A graph starts with its *graph of types*, whose nodes are node types and whose edges are relations. Then come each
 relation's edges, in one to three forms (`Form`: COO, CSR, CSC), each of which is called a matrix. The *columns* follow:
-named arrays with a row per node or edge. A graph of version 1 has no types, and its edges are in CSC form. Integers
-have 8 bytes. Lists begin with their number of entries, and names with their number of bytes.
+named arrays with a row per node or edge. A graph of version 1 has no types, and its edges are in CSC form. Most
+integers have 8 bytes. Lists begin with their number of entries, and names with their number of bytes.
 """
 
 from __future__ import annotations
