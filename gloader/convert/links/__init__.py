@@ -1,1 +1,1 @@
-"""Link tables: edges to predict, given or from an edge split, which are located in the graph out of core."""
+"""Link tables, which list edges to predict: their rows are read or split off, and found in the graph, out of core."""
