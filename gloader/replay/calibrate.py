@@ -49,9 +49,8 @@ _CLOSE: Final = 0.003  # share of a stage's seconds; the fit ends when no stage 
 # Limits for the disk's factor: this number, and 1 divided by this number. Factor 1 means the rates that were measured
 # when the run began.
 _MOST_FACTOR: Final = 16.0
-_LEAST_DISK_SHARE: Final = (
-    0.1  # share of a stage's seconds; with less disk time, the disk's factor is not fitted
-)
+# Share of a stage's seconds; with less disk time, the disk's factor is not fitted.
+_LEAST_DISK_SHARE: Final = 0.1
 # Largest delay of a thread per processor second of other threads, by stage; 0 for other stages. Missing time beyond
 # this delay is a fixed lag. In runs of `experiments/bench/replay.py` the delay was 0.1 to 0.5, and nearly the same
 # under all changes.

@@ -230,12 +230,10 @@ _RESULT: Final = "result.json"  # the run folder's file with the run's results
 # Evaluations may take a run's memory divided by this number; see `gloader.training.run_budget.share_budget`.
 _EVALUATIONS: Final = 4
 _NUM_BUDGETS: Final = 6  # memory budgets to try on a machine
-_BUDGET_SHARE: Final = (
-    0.8  # largest budget, as a share of a machine's memory; the system and page cache take the rest
-)
-_CLOSE_BUDGETS: Final = (
-    1.1  # the search for the least budget ends when its bounds differ by at most this factor
-)
+# Largest budget, as a share of a machine's memory; the system and page cache take the rest.
+_BUDGET_SHARE: Final = 0.8
+# The search for the least budget ends when its bounds differ by at most this factor.
+_CLOSE_BUDGETS: Final = 1.1
 _SMALLEST: Final = 1 << 20  # bytes: a smaller loader is not tried
 _SECONDS_PER_HOUR: Final = 3600
 
