@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "house.py"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "experiments" / "house.py"
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +61,20 @@ def test_files_stay_within_a_room_of_500_lines(house: Any) -> None:
     assert long  # else nothing is counted
     lines = {path: len(house.code_lines(text, ast.parse(text))) for path, text in long.items()}
     assert {path: number for path, number in lines.items() if number > most} == {}
+
+
+def missing_names(page: str, words: set[str]) -> list[str]:
+    """Return the private names in backticks on ``page`` that are not among ``words``. Pure."""
+    quoted = " ".join(re.findall(r"`([^`\n]+)`", page))
+    return sorted(set(re.findall(r"(?<![\w.*])_[A-Za-z]\w+", quoted)) - words)
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "ARCHITECTURE.md", "docs/extending.md"])
+def test_the_recipes_name_what_there_is(house: Any, page: str) -> None:
+    paths = [*house.source_files(), *(ROOT / "tests").rglob("*.py")]
+    words = {word for path in paths for word in re.findall(r"\w+", path.read_text("utf-8"))}
+    assert missing_names((ROOT / page).read_text("utf-8"), words) == []
+
+
+def test_a_name_that_is_gone_is_found() -> None:
+    assert missing_names("A line in `_NEW` and `f(_OLD)`, not `numpy._core`.", {"_NEW"}) == ["_OLD"]
