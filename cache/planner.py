@@ -1,9 +1,10 @@
 """Planners for consecutive superbatches: Belady's planner, and every other policy in the same form.
 
 A superbatch is a number of consecutive batches that are planned together. A planner turns its trace (each batch's
-unique node ids) into a `CachePlan`: the host cache's action for each access. The planner works ahead of the execution,
-so it keeps the cache content that its last plan will leave behind. `make_planner` makes a planner by name for the
-loader's inspect stage; `slot_bytes` and `node_bytes` give its memory for the memory plan.
+unique node ids) into a `CachePlan`: the host cache's action for each access. An action is a hit in a slot, a miss that
+bypasses the cache, a miss that enters a slot, or a row on the device. The planner works ahead of the execution, so it
+keeps the cache content that its last plan will leave behind. `make_planner` makes a planner by name for the loader's
+inspect stage; `slot_bytes` and `node_bytes` give its memory for the memory plan.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ PlannerName = Literal["belady", PolicyName]
 # Bytes per slot, in addition to its feature row.
 _TAG_BYTES: Final = 8  # every policy: the id of the row in the slot
 _BELADY_BYTES: Final = 8 + 8 + 4  # the row's id in two consecutive plans, an entry in the free list
-# An online policy: the row's id in the current plan, in the next plan and in the queue; two links, a mark, a stamp.
+# An online policy: the row's id in the current plan, in the next plan and in the policy. Then its queue's entries, see
+# `QueueState`: two int32 links to the neighbours, a 1-byte mark (visits), and a stamp (the step in which it entered).
 _QUEUE_BYTES: Final = 8 + 8 + 8 + 8 + 1 + 8
 # Bytes per node.
 _MAP_BYTES: Final = 4  # its slot
-_GHOST_BYTES: Final = 8  # S3-FIFO: its number as an evicted row
+_GHOST_BYTES: Final = 8  # S3-FIFO: its number as a ghost, an evicted row that is still remembered
 
 
 class SuperbatchPlanner(Protocol):
@@ -48,7 +50,7 @@ class SuperbatchPlanner(Protocol):
 
     @property
     def resident(self) -> IdArray:
-        """(<= C,) the row in each slot when the next plan begins, -1 if empty."""
+        """(C,) row in each slot when the next plan begins, -1 if empty; shorter if a `StaticPolicy` has fewer rows."""
         ...
 
     def plan(self, accesses: Accesses, lookahead: Accesses = ()) -> CachePlan:
@@ -56,7 +58,7 @@ class SuperbatchPlanner(Protocol):
 
         Parameters
         ----------
-        accesses : the next superbatch's trace, sorted as in a `Trace`
+        accesses : the next superbatch's trace; each batch's ids ascend, as in a `Trace`
         lookahead : the following superbatch's trace
         """
         ...
@@ -78,7 +80,7 @@ class BeladyPlanner:
     ----------
     num_nodes : N, the number of nodes
     capacity : C, the number of slots
-    resident : (<= C,) row in each slot, -1 if empty
+    resident : (<= C,) row in each slot, -1 if empty; further slots are empty
     reset : True if every superbatch starts from an empty cache without look-ahead (Park et al., "Ginex", VLDB'22)
     device_resident : ids whose rows are on the device (the GPU), which the host cache ignores
     expected_accesses : accesses in a superbatch and its look-ahead, which decide the kind of the planner's node table,
@@ -138,7 +140,9 @@ class BeladyPlanner:
         return plan
 
     def restart(self, resident: IdArray) -> None:
-        """Continue from ``resident`` (<= C,). If a row is in two slots, only the first one counts.
+        """Continue from ``resident`` (<= C,), the row in each slot; further slots are empty.
+
+        If a row is in two slots, only the first one counts.
 
         Raises
         ------
@@ -170,7 +174,7 @@ class PolicyPlanner:
 
     @property
     def resident(self) -> IdArray:
-        """(C,) row in each slot when the next plan begins, -1 if empty."""
+        """(C,) row in each slot when the next plan begins, -1 if empty; shorter if a `StaticPolicy` has fewer rows."""
         return self._policy.resident
 
     def plan(self, accesses: Accesses, lookahead: Accesses = ()) -> CachePlan:  # noqa: ARG002  SuperbatchPlanner's
@@ -275,11 +279,14 @@ def slot_bytes(name: PlannerName) -> int:
     if name == "none":
         return 0
     if name == "static":
-        return _TAG_BYTES + 8  # the hot row itself
+        return _TAG_BYTES + 8  # the hot row's id in the policy
     return _TAG_BYTES + (_BELADY_BYTES if name == "belady" else _QUEUE_BYTES)
 
 
 def node_bytes(name: PlannerName) -> int:
-    """Return the planner's bytes per graph node. Belady's planner may need less, see `table_bytes`. Pure."""
+    """Return the planner's bytes per graph node. Pure.
+
+    Belady's planner may need less, see `gloader.cache.next_use.table_bytes`.
+    """
     kernel = ONLINE_KERNELS.get(name)
     return _MAP_BYTES + (_GHOST_BYTES if kernel and kernel.has_ghosts else 0)

@@ -87,16 +87,18 @@ class LinkExclusion:
 
     @property
     def lookup_bytes(self) -> int:
-        """Peak bytes that a lookup of duplicates holds."""
+        """Peak bytes that a lookup of duplicates holds; see the function `edge_lookup.lookup_bytes`."""
         if not self.duplicates:
             return 0
         numbers = [number for number in (self.own, self.reverse) if number is not None]
         return max(lookup_bytes(self.topologies[number]) for number in numbers)
 
     def of(self, found: LinkRows) -> tuple[IdArray, ...]:
-        """Return the excluded positions (X,) in each of the K relations, ascending; () without excluded edges.
+        """Return the positions of the excluded edges: for each of the K relations (X,) positions, ascending.
 
-        A positive that is not in the graph excludes at most its duplicates.
+        Returns () if the batch excludes no edge. A positive has the position -1 (`NO_EDGE`) if it is not in the graph,
+        and the same holds for its reverse edge. Such a position excludes nothing. With `duplicates`, edges with the
+        same ends are excluded even then.
 
         Parameters
         ----------
@@ -119,11 +121,13 @@ class LinkExclusion:
                     parts[number].append(edges_between(self.topologies[number], *pairs))
         if not any(map(len, (array for of_relation in parts for array in of_relation))):
             return ()
-        none = np.empty(0, dtype=np.int64)
-        return tuple(np.unique(np.concatenate([none, *of_relation])) for of_relation in parts)
+        # A relation may have no parts, and `np.concatenate` needs at least one array.
+        empty = np.empty(0, dtype=np.int64)
+        return tuple(np.unique(np.concatenate([empty, *of_relation])) for of_relation in parts)
 
 
-# This number stands in place of the hop's number in the key of a batch's negatives. No hop has this number.
+# `layer_key` makes random keys by layer; a sampler's layers are its hops. Negatives have this number as their layer,
+# which no hop has, so that they are drawn independently of the hops.
 NEGATIVES_LAYER: Final = int.from_bytes(b"negative", "big")
 
 _PAIR_BYTES: Final = 256  # per pair: ends, indices, ranks and sorted keys; at most 160 bytes were measured
@@ -133,13 +137,14 @@ class LinkSeeds:
     """Makes a batch's seeds from its rows in a link table. Pure and thread-safe.
 
     Draws do not depend on the order of calls: a negative is a hash of (seed, epoch, batch index, row, its number for
-    the row, attempt). Strict negatives and ``duplicates`` read the destinations' lists in ``graph``, in memory or page
-    by page. A strict negative is not an edge in ``graph``. It may be a held-out edge, as in OGB's uniform negatives.
+    the row, attempt). A strict negative is not an edge in ``graph``; it is drawn again, in the next attempt, if it is
+    one. It may be a held-out edge, as in OGB's uniform negatives. Strict negatives and ``duplicates`` are looked up in
+    their destinations' lists of in-edges in ``graph``, which may be on the SSD.
 
     Parameters
     ----------
     graph : the graph to sample from, with one node type or several
-    table : the edges to predict
+    table : the link table, with the edges to predict
     negatives : the kind of negatives; None draws no negatives, and labels come from the table
     exclude : edges that no hop may take: "none"; "self", the positives in the graph; "reverse", also their reverse
         edges
@@ -147,7 +152,8 @@ class LinkSeeds:
     seed : any integer; taken modulo 2**64
     has_times : True makes each end of a pair a seed with the row's time. False makes each distinct end one seed,
         without a time
-    negative_table : table with negatives for `Table`; None means the ``negatives`` column in ``table``
+    negative_table : another link table, whose rows are the negatives; only used if ``negatives`` is a `Table`. None
+        means that the link table has a column with negatives
 
     Raises
     ------
@@ -181,7 +187,7 @@ class LinkSeeds:
             topologies, (own, reverse), relation=relation, exclude=exclude, duplicates=duplicates
         )
         self._numbers = EndNumbers.of(typed, relation)
-        # Negatives of `Table` come from a separate table, ``given``, or from a column in ``table``.
+        # Negatives of the kind `Table` come from another link table, ``given``, or from a column of the link table.
         given = negative_table if isinstance(negatives, Table) else None
         self._draws = NegativeDraws(
             negatives=negatives,
@@ -211,13 +217,14 @@ class LinkSeeds:
         """Return the seeds, pairs, labels and excluded edges for the table's ``rows`` (B,), in any order.
 
         Pairs are the positives in the order of ``rows``, then the negatives. Without times the seeds are the distinct
-        ends, ascending in the numbering of all nodes. With times the seeds are all sources and then all destinations,
-        one seed for each. Negatives that keep their positive's source also share its seed.
+        ends, ascending in the numbering of all nodes. With times, equal nodes are separate seeds: first the sources,
+        then the destinations, of all positives and of all drawn ends. A negative that keeps its positive's source has
+        no source seed of its own: it shares the positive's seed.
 
         Raises
         ------
         ConfigError
-            The batch has too many pairs, or a strict negative does not exist.
+            The batch has too many pairs. Strict negatives are required, but all possible pairs are edges.
         GraphError, StoreError
             A list or a row cannot be read, or is damaged.
         """
@@ -278,6 +285,7 @@ def _number_of(graph: HeteroGraph, relation: Relation, subject: str) -> int:
 
 def _check_drawn_types(negatives: Negatives | None, graph: Topology, relation: Relation) -> None:
     """Raise ConfigError if negatives would be drawn from a type without nodes."""
+    # Nodes of each drawn end. The keys are indices in ``relation``: 0 is the source type, 2 the destination type.
     counts = {2: graph.num_nodes} if isinstance(negatives, Uniform) else {}
     if isinstance(negatives, Binary):
         counts = {0: graph.num_sources, 2: graph.num_nodes}
@@ -293,7 +301,7 @@ def _check_given(given: LinkReader | None, relation: Relation) -> None:
     """Raise ConfigError if a table of negatives is empty, or has other node types than ``relation``."""
     if given is None:
         return
-    if given.relation[::2] != relation[::2]:
+    if given.relation[::2] != relation[::2]:  # the source type and the destination type
         raise ConfigError(
             f"the table of negatives is of {':'.join(given.relation)}, where edges of {':'.join(relation)} are "
             f"predicted; it must lead from {relation[0]!r} to {relation[2]!r}"

@@ -1,4 +1,6 @@
-"""Parts of the dataset that a conversion reads back before the commit: feature rows and topology.
+"""Parts of an unfinished dataset that a conversion reads back: feature rows and topology.
+
+They are read before the commit, the last step, which makes the new dataset visible under its final name.
 
 A type without features can get derived features: means over the stored rows of another type. `StoredColumn` opens the
 stored files. With ``--ranges``, each machine's dataset has only a part of the rows. Then `StreamedColumn` reads the
@@ -47,7 +49,7 @@ class StoredColumn:
         return stored_row_bytes(self.dim, self.dtype)
 
     def open(self, chunk_rows: int) -> StoredColumnRows:  # noqa: ARG002 - stored rows need no chunks
-        """Return a reader of the rows. ``chunk_rows``, the maximum rows of a read, is not used here."""
+        """Return a reader. ``chunk_rows``, the maximum of ``stop - start`` in its reads, is not used here."""
         return StoredColumnRows(self)
 
 
@@ -152,7 +154,7 @@ class StreamedColumn:
         return stored_row_bytes(self.dim, self.dtype)
 
     def open(self, chunk_rows: int) -> StreamedRows:
-        """Return a reader of the rows. Each read is of at most ``chunk_rows`` rows."""
+        """Return a reader. ``chunk_rows`` is the maximum of ``stop - start`` in its reads."""
         return StreamedRows(self, max(1, chunk_rows // _CHUNKS_PER_READ))
 
 
@@ -167,7 +169,7 @@ class StreamedRows:
     Parameters
     ----------
     column : the streamed column
-    max_rows : rows per chunk of the stream
+    max_rows : maximum rows per chunk of the stream, fewer than a read may have
     """
 
     def __init__(self, column: StreamedColumn, max_rows: int) -> None:
@@ -193,7 +195,10 @@ class StreamedRows:
             self._chunks = None
 
     def read(self, start: int, _stop: int, row_offsets: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the ascending rows ``start + row_offsets`` (u,) as float32 (u, F), with the store's rounding."""
+        """Return the rows ``start + row_offsets`` (u,) as float32 (u, F), with the store's rounding.
+
+        ``row_offsets`` must ascend. ``_stop`` is not used: it makes the arguments the same as in `StoredColumnRows`.
+        """
         # The stream advances chunk by chunk. From each chunk, the requested rows are copied.
         rows = start + row_offsets
         out = np.empty((rows.shape[0], self._column.dim), np.float32)
@@ -213,7 +218,7 @@ class StreamedRows:
     def _begin(self) -> None:
         """Start a pass over the stream, and load its first chunk."""
         self.close()
-        # The generator wraps the stream's iterator, which may have no method to close it.
+        # `close` needs a generator, because the iterator that ``chunks`` returns may have no ``close`` method.
         self._chunks = (chunk for chunk in self._column.features.chunks(self._max_rows))
         self._first, self._chunk = 0, next(self._begun())
 
@@ -232,7 +237,7 @@ class StreamedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCsc:
-    """A written topology: every destination's in-neighbours, in two complete files.
+    """A written topology: every destination's in-neighbours, in two files with all nodes and edges.
 
     Raises
     ------
@@ -246,7 +251,7 @@ class StoredCsc:
 
     @classmethod
     def open(cls, indptr: Path, indices: Path, *, has_times: bool = False) -> StoredCsc:
-        """Open an offset file and a source file."""
+        """Open the files of the two arrays."""
         return cls(indptr=NpyFile.open(indptr), indices=NpyFile.open(indices), has_times=has_times)
 
     @classmethod
@@ -257,7 +262,7 @@ class StoredCsc:
 
     @property
     def num_nodes(self) -> int:
-        """N, the number of destinations."""
+        """N, the number of destinations. Sources of another type are not counted."""
         return self.indptr.size - 1
 
     def offsets(self, start: int, stop: int) -> IdArray:

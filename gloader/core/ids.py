@@ -40,8 +40,8 @@ def as_ids(values: ArrayLike, *, noun: str, error: type[GloaderError], masked: i
     values : (n,) integers of any width and byte order; any dtype if empty
     noun : the ids' name in messages, in the plural: "seeds"
     error : the error's class
-    masked : length of a mask. A mask (masked,) of booleans stands for the ids at which it is True. None means that no
-        mask is accepted.
+    masked : the length that a mask must have: a boolean array, which stands for the ids at which it is True. None means
+        that no mask is accepted.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def as_ids(values: ArrayLike, *, noun: str, error: type[GloaderError], masked: i
 
 
 def id_dtype(count: int) -> np.dtype[Any]:
-    """Return the smallest dtype for ``count`` node or row ids. Pure."""
+    """Return the dtype for node or row ids 0..count-1: int32 if they fit, otherwise int64. Pure."""
     return np.dtype(np.int32 if count <= _MOST_SHORT_IDS else np.int64)
 
 
@@ -159,6 +159,7 @@ class HeldRows:
         if self.first == self.past:
             rows = f"none of {self.bounds[-1]:,} rows"
         else:
+            # The end is exclusive: "rows 0 to 300" are the rows 0..299.
             rows = f"rows {self.first:,} to {self.past:,} of {self.bounds[-1]:,}"
         return f"{rows} (part {self.part} of {self.of})"
 
@@ -186,9 +187,10 @@ class RowRanges:
 
 
 def copy_bounds(num_rows: int, parts: int) -> IdArray:
-    """Return the bounds that cut ``num_rows`` rows into equal parts, (parts + 1,) int64 from 0 to N. Pure.
+    """Return the bounds that cut N = ``num_rows`` rows into equal parts, (parts + 1,) int64 from 0 to N. Pure.
 
-    Sizes differ by at most one. With fewer rows than parts, some parts are empty.
+    These parts are a division's ranges. They are also the rows that each machine serves if every machine has a copy of
+    all rows. Sizes differ by at most one. With fewer rows than parts, some parts are empty.
     """
     # Python integers are needed, because the product of rows and parts may exceed int64.
     return np.array([num_rows * part // parts for part in range(parts + 1)], np.int64)
@@ -216,7 +218,7 @@ def require_all_rows(parts: Sequence[RowRanges | None], names: Sequence[str] = (
     missing = sorted(set(range(first.of)) - set(present))
     for table, bounds in first.tables.items():
         for part in missing:
-            # If an empty part is missing, no rows are.
+            # A missing part without rows is no error. In the message, the end of the rows is exclusive.
             if bounds[part] < bounds[part + 1]:
                 raise ConfigError(
                     f"rows {bounds[part]:,} to {bounds[part + 1]:,} of {table!r} are on no machine of this run: there "
@@ -226,7 +228,9 @@ def require_all_rows(parts: Sequence[RowRanges | None], names: Sequence[str] = (
 
 
 def hosts_by_part(parts: Sequence[RowRanges]) -> tuple[int, ...]:
-    """Return the numbers of the machines, sorted by part. Machines with the same part keep their order. Pure.
+    """Return the numbers of the run's machines ("hosts"), sorted by part. Pure.
+
+    Machines with the same part keep their order.
 
     Parameters
     ----------
@@ -236,7 +240,7 @@ def hosts_by_part(parts: Sequence[RowRanges]) -> tuple[int, ...]:
 
 
 def host_bounds(parts: Sequence[RowRanges], table: str) -> IdArray:
-    """Return the bounds between the rows that each of W machines serves to the others, (W + 1,) int64. Pure.
+    """Return the bounds between the rows that each of W machines ("hosts") serves, (W + 1,) int64. Pure.
 
     If several machines have the same part, the first of them serves its rows.
 

@@ -1,9 +1,9 @@
 """Send: the pipeline's last step, which turns a gathered batch into tensors on the compute device.
 
-Before it, the gather step filled a host buffer with the batch's rows. After it, the `Consumer` hands the tensors to the
-training loop, on whose thread it runs. `Transfer` copies one batch; `Send` calls it for every batch, and releases host
-memory that the device has read. On an asynchronous device, `Pace` bounds the number of batches sent ahead of the
-computation.
+Before this step, the gather step filled a host buffer with the batch's rows. After this step, the `Consumer` hands the
+tensors to the training loop; the consumer runs on the loop's thread. `Transfer` copies one batch. `Send` calls
+`Transfer` for every batch, and releases host memory that the device has read. On an asynchronous device, `Pace` bounds
+the number of batches sent ahead of the computation.
 
 - An asynchronous device, such as a GPU, executes work later than the host requests it.
 - A mark is a point in a device's queue of work; the host can test or wait until the device has reached it.
@@ -44,14 +44,15 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch, AnyReadyBatch, Block, Delivered, IdArray, Links, LocalArray
 
 
-# Batches on the device in addition to the computed batch: one waits, and one is being sent. Further batches would take
-# more device memory, and would hide nothing while sending takes less time than computing.
+# Batches on the device in addition to the batch that it computes: one is complete and waits, and one is being sent. If
+# sending takes less time than computing, further batches would only take more device memory.
 BATCHES_AHEAD: Final = 2
 
 
 class Pace:
-    """Allows a batch to be sent after the device has begun the second batch before it. Thread-safe.
+    """Lets the sender send batch i only after the device has begun to compute batch i - 2. Thread-safe.
 
+    The sending thread calls `wait_for_room` before a batch, and the consumer calls `begun` when it delivers a batch.
     The host launches steps faster than the device computes them, and device memory is reused only after the device is
     done with it. Without a bound, every batch with a launched step would be in memory at the same time.
     """
@@ -117,11 +118,16 @@ class SentBatch:
     superbatch: int  # number of the batch's superbatch
     ends_superbatch: bool  # whether it is the superbatch's last batch
     mark: Mark  # after all copies to the device
-    blocks_of_memory: tuple[torch.Tensor, ...]  # one tensor for each memory block of the batch
-    features: tuple[torch.Tensor, ...]  # the batch's tensors with feature rows
+    # The batch's device memory: at least one tensor in each piece that the allocator gave. The small arrays share one
+    # piece, which `y` represents.
+    blocks_of_memory: tuple[torch.Tensor, ...]
+    # The batch's tensors with feature rows. On the CPU they may lie in a buffer of the ring, so that the consumer
+    # records them as lent (`BufferRing.lend`).
+    features: tuple[torch.Tensor, ...]
 
     def receive(self) -> Delivered:
         """Return the batch. The device executes this thread's later work after the copies; the host does not wait."""
+        # The tensors are passed so that the allocator does not reuse their memory before this work is over.
         self.mark.precede(self.blocks_of_memory)
         return self.ready
 
@@ -135,7 +141,7 @@ class Transfer:
     ----------
     tiers : for each table, the rows that the device holds and reads
     device : the target; None means the device of the tiers
-    types : the numbers of the tables
+    types : the number of each table in ``tiers``; these numbers are also the arguments of `rows_of`
     """
 
     def __init__(
@@ -162,18 +168,21 @@ class Transfer:
             pairs = None
             try:
                 if on_device is None:
-                    # `rows_of` joins the positions of a relation's edges. It is called only if the device takes part in
-                    # the table's gather.
+                    # The device needs a table's ids only if it takes part in the table's gather (`brings_rows`): it
+                    # looks up rows by id, or converts the host's rows. Otherwise `rows_of` is not called, because it
+                    # copies the edge positions of all blocks for an edge table.
                     ids = [
                         tier.ids_of(rows_of(sampled, number)) if tier.brings_rows else None
                         for tier, number in zip(self._tiers, self._types, strict=True)
                     ]
                     small = iter(device.upload(tuple(_small_arrays(batch, labels, ids))))
-                    y, src_degree = next(small), next(small)
+                    y, src_degree = next(small), next(small)  # src_degree: as in `HostBatch`
+                    # Pairs are sent with 32 bits, and become int64 on the device, as `LinkBatch` has them.
                     pairs = None if sampled.links is None else next(small).long()
                     nodes = [None if table_ids is None else next(small) for table_ids in ids]
                 else:
-                    # The copy waits, on the device, for the sampled arrays; the host does not wait.
+                    # The copy waits, on the device, for the sampled arrays; the host does not wait. The allocator
+                    # does not reuse the tensors' memory before the copy is over.
                     on_device.made.precede(on_device.tensors())
                     (y,) = device.upload((labels,))
                     nodes = [on_device.nodes if tier.brings_rows else None for tier in self._tiers]
@@ -201,7 +210,8 @@ class Transfer:
         memory = (*x, y) if on_device is None else (*x, y, *on_device.tensors())
         if sampled.links is not None and pairs is not None:
             delivered, memory = _link_batch(ready, sampled.links, pairs), (*memory, pairs)
-        # Edge features are views in the blocks; each view keeps its whole tensor.
+        # Edge features are views in the blocks, and each view keeps its whole tensor. So the consumer must record the
+        # views as lent, too.
         of_edges = (block.edge_x for block in blocks if block.edge_x is not None)
         return SentBatch(
             ready=delivered,
@@ -290,7 +300,8 @@ class Transfer:
         num_rows : U
         """
         host, cache = rows_as_tensor(gathered, tier.staged), tier.cache
-        # Without a separate device, the loop receives the buffer itself. A dropped buffer returns to the ring.
+        # Without a separate device, the loop receives the buffer itself, unless the host gathered no rows because the
+        # tier has them all (`brings_all`). Buffers form a ring: after the loop drops its tensors, a buffer is reused.
         if not tier.device.is_asynchronous and not tier.brings_all:
             if nodes is not None and cache is not None and cache.slot_of is not None:
                 fill_cached(nodes, cache.table, cache.slot_of, out=host)
@@ -299,11 +310,12 @@ class Transfer:
         if nodes is None:
             tier.device.copy(host, x)
         elif cache is None and tier.features is None:
-            # The copy engine moves the rows over the link, without the model's processors; the device widens them.
+            # The device holds no rows, and only converts the host's rows to float32. They are copied first, in their
+            # stored dtype: the copy engine works without the processors that compute the model.
             stored = tier.device.empty((roomy(num_rows), host.shape[1]), host.dtype)[:num_rows]
             tier.device.copy(host, stored)
             tier.device.gather(nodes, tier.parts(stored), x)
-        else:
+        else:  # the rows come from the device's cache and from host memory
             tier.device.gather(nodes, tier.parts(host), x)
         return x
 
@@ -339,7 +351,7 @@ def to_device_block(block: Block, src_degree: torch.Tensor, device: torch.device
     Parameters
     ----------
     block : the block in host memory
-    src_degree : (U,) float32, on the device
+    src_degree : (U,) float32, in-degree of each of the batch's nodes in the full graph, on the device
     device : the target
     """
     tensors = (torch.from_numpy(array).to(device) for array in _block_arrays(block))
@@ -418,6 +430,7 @@ def _block_from(
     return DeviceBlock(
         indptr=next(tensors),
         indices=next(tensors),
+        # A function: edge ids are copied only if the model reads them.
         edge_ids=partial(_tensor_at, block.edge_ids, place),
         src_degree=src_degree[: block.num_src],
         num_src=block.num_src,

@@ -37,9 +37,12 @@ _RATE_OF: Final[dict[int, SizeClass]] = {
 class ReadTimes:
     """Seconds of one read among many, by its size.
 
-    Some devices need a request's time plus its bytes' time, other devices the longer of the two. Between measured
-    sizes, the model extrapolates from the sizes on both sides, which is right for both kinds. Unmeasured sizes (0) are
-    assumed to cost the request plus the bytes.
+    Some devices need a request's time plus its bytes' time: the seconds are a straight line over the size. Other
+    devices need the longer of the two: the seconds are constant up to some size, and then rise. Between two measured
+    sizes, the model takes the higher of two lines, each extrapolated from the measured sizes on its side. For a device
+    of the first kind both lines are the straight line, and for the second kind they meet where the seconds begin to
+    rise. If 16 KiB were not measured (0), such a read is assumed to cost the request plus the bytes. If 64 KiB were not
+    measured, this size is left out.
     """
 
     small_per_s: float  # random reads of 4 KiB
@@ -56,9 +59,9 @@ class ReadTimes:
         return points[-1][1] * size / SEQUENTIAL_BYTES
 
     def shares(self, size: float) -> dict[SizeClass, float]:
-        """Return the measured rates' shares in the seconds for a read with ``size`` bytes.
+        """Return each measured rate's share in the seconds for a read with ``size`` bytes. The shares add up to 1.
 
-        The keys are "small", "medium", "wide" and "in_order"; the shares add up to 1.
+        With the shares, a run's wrong prediction is attributed to the rates that it was made from (see `device_rates`).
         """
         points = _points(self)
         for (low, low_s), (high, high_s) in pairwise(points):
@@ -72,8 +75,8 @@ class ReadTimes:
     def gap_bytes(self, read_bytes: float, *, most: int) -> int:
         """Return the longest hole between two reads with ``read_bytes`` that takes less time than another request.
 
-        The hole has entire pages. It is 0 if every hole takes longer than a request, as on a device that is bound by
-        bytes.
+        A hole's length is a multiple of 4 KiB. The result is 0 if even the shortest hole takes longer than another
+        request, as on a device whose bandwidth is the limit.
 
         Parameters
         ----------
@@ -93,7 +96,9 @@ class ReadTimes:
         ----------
         most : largest allowed hole
         """
+        # One request reads 4 KiB itself, and these bytes are needed with or without the hole.
         gap = self.bytes_per_s * self.seconds(SMALL_BYTES) - SMALL_BYTES
+        # Rounded up to a byte first: a rounding error in ``gap`` must not remove an entire page.
         return int(math.ceil(min(max(gap, 0.0), most)) // SMALL_BYTES * SMALL_BYTES)
 
 
@@ -105,6 +110,7 @@ def _points(times: ReadTimes) -> tuple[tuple[int, float], ...]:
     """
     last_size, last_s = SMALL_BYTES, 1 / times.small_per_s
     points = [(last_size, last_s)]
+    # The last size has the rate 0.0 only to fill the tuple: its seconds come from ``bytes_per_s``.
     for size, rate in (
         (MEDIUM_BYTES, times.medium_per_s),
         (WIDE_BYTES, times.wide_per_s),
@@ -115,6 +121,7 @@ def _points(times: ReadTimes) -> tuple[tuple[int, float], ...]:
         assumed_s = last_s + (size - last_size) / times.bytes_per_s  # the request plus the additional bytes
         measured_s = 1 / rate if rate else assumed_s
         seconds = size / times.bytes_per_s if size == SEQUENTIAL_BYTES else measured_s
+        # At least the shorter read's seconds, and at most its seconds per byte.
         last_s, last_size = min(max(seconds, last_s), last_s * size / last_size), size
         points.append((last_size, last_s))
     return tuple(points)
@@ -123,8 +130,15 @@ def _points(times: ReadTimes) -> tuple[tuple[int, float], ...]:
 def _between(points: tuple[tuple[int, float], ...], number: int, size: float) -> float:
     """Return the seconds for a read between two measured sizes, by extrapolation from both sides.
 
-    The result lies where the two extrapolated lines meet, but at most on the straight line between the two points.
-    Without an earlier point it lies on the straight line.
+    One line goes through the two points up to the lower size, the other line through the two points from the higher
+    size. The result is the higher of the two lines, but at most the straight line between the lower and the higher
+    size. If no point precedes the lower size, the result is on the straight line.
+
+    Parameters
+    ----------
+    points : the result of `_points`
+    number : the index of the lower size in ``points``; the higher size is the next
+    size : bytes per read, between these sizes
     """
     (low, before), (high, after) = points[number : number + 2]
     straight = before + (after - before) * (size - low) / (high - low)
@@ -133,8 +147,8 @@ def _between(points: tuple[tuple[int, float], ...], number: int, size: float) ->
     earlier, earlier_s = points[number - 1]
     # Beyond the last point a read's time is proportional to its bytes.
     later, later_s = points[number + 2] if number + 2 < len(points) else (2 * high, 2 * after)
-    rising, falling = (before - earlier_s) / (low - earlier), (later_s - after) / (later - high)
-    return min(straight, max(before + rising * (size - low), after - falling * (high - size)))
+    slope_below, slope_above = (before - earlier_s) / (low - earlier), (later_s - after) / (later - high)
+    return min(straight, max(before + slope_below * (size - low), after - slope_above * (high - size)))
 
 
 Strategy: TypeAlias = Literal["direct", "staged", "packed"]
@@ -155,10 +169,11 @@ class Calibration:
     direct: float = 1.0  # factor on the model's seconds, as `staged` and `packed`
     staged: float = 1.0
     packed: float = 1.0
-    exchanged: float = 1.0  # factor for rows from several machines, in any form
+    exchanged: float = 1.0  # factor for exchanged rows, whether they stay in memory or go into packs
     observed: frozenset[Strategy] = frozenset()  # strategies with observations
     has_exchanged: bool = False  # `exchanged` has observations
-    # The loop's computing seconds per batch in which reads can hide, divided among tables and machines; 0 if unknown.
+    # Seconds of disk time per batch and table that the loop's computation hides; 0 if unknown. They are the loop's
+    # computing seconds per step, divided by the numbers of tables and of ranks, which share the disk.
     hidden_s: float = 0.0
 
     def factor(self, strategy: Strategy) -> float:
@@ -210,7 +225,11 @@ class Calibration:
         return replace(replace(self, exchanged=learnt, has_exchanged=True), **self._others(learnt))
 
     def _others(self, learnt: float) -> dict[str, Any]:
-        """Return the other strategies' factors, after an observation for one strategy or an exchange."""
+        """Return the next factor of each strategy that was not observed this time. Pure.
+
+        The keys are all strategies; `after` replaces the observed strategy's entry. ``learnt`` is the factor of the
+        observed strategy or of the exchange.
+        """
         return {
             other: self.factor(other) ** _FORGETTING if other in self.observed else learnt**_SHARED
             for other in STRATEGIES
@@ -278,6 +297,8 @@ class IoRates:
 
     def corrected(self, calibration: Calibration) -> IoRates:
         """Return the rates corrected by the run's reads so far. Pure."""
+        # "direct" makes random reads, and "staged" reads in file order. "packed" also writes, so that its factor is not
+        # one of the reads alone.
         random, in_order = calibration.factor("direct"), calibration.factor("staged")
         return replace(
             self,
@@ -290,7 +311,7 @@ class IoRates:
     def read_seconds(self, requests: float, num_bytes: float, *, calls: float = 1.0) -> float:
         """Return the seconds for reading ``num_bytes`` from the features in ``requests`` equally large reads. Pure.
 
-        In each call, too few reads to keep the device busy take the latency of one read.
+        A call with any read takes at least the latency of one read, even if its reads cannot keep the device busy.
 
         Parameters
         ----------

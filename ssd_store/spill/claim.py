@@ -5,7 +5,7 @@ characters of the kernel's boot id. Two things show that its process lives: a lo
 ``owner.json``, which names the process. A process that was killed leaves its folder behind. The next run removes the
 folder once the lock is free and the owner file's process has ended.
 
-`SpillClaim` creates and locks a folder for a `SpillFolder`, or for a block through `scratch_folder`.
+`SpillClaim` creates and locks a folder, for a `SpillFolder` or, in `scratch_folder`, for one ``with`` block.
 `remove_dead_spills` removes dead processes' folders.
 """
 
@@ -103,13 +103,19 @@ class SpillOwner:
     def is_gone(self, *, os_io: OsIO = REAL_OS) -> bool:
         """Return True if the process has certainly ended, for a folder with a free lock.
 
-        The host has ended all processes of its earlier boots. For another kernel on another host the answer is unknown,
-        and so False, because locks on a shared file system may be local to each host.
+        The boot ids of the owner and of this kernel, and the host names, decide:
+
+        - Equal boot ids: the owner is looked up in /proc by its number and its start.
+        - Different boot ids, same host: True, because a restart ends all processes.
+        - One boot id is unknown, same host: True if no process has the owner's number.
+        - Different boot ids or one unknown, other host: False. The answer is unknown, because the free lock proves
+          nothing: locks on a shared file system may be local to each host.
+
+        Two unknown boot ids count as equal, but then a process that is missing on another host counts as alive.
         """
         # Process numbers and start times are meaningful only within one boot of one kernel.
         boot_id, is_same_host = _boot_id(os_io), self.host == os.uname().nodename
         if self.boot_id != boot_id:
-            # Another boot of this host has ended the process. If a boot id is unknown, the process number decides.
             is_known = bool(self.boot_id and boot_id)
             return is_same_host and (is_known or not _is_running(self.pid))
         try:
@@ -167,7 +173,8 @@ OWNER_NAME: Final = "owner.json"
 # Age at which an empty folder without an owner file is removed. A younger folder may be new: its process may run under
 # another kernel, whose locks are invisible here.
 UNCLAIMED_GRACE_S: Final = 600.0
-# The lines at which a crash test may end the process, in their order.
+# The lines at which a crash test may end the process, in their order. The "owner." lines are in
+# `write_chunks_atomically`, which writes the owner file.
 KILL_POINTS: Final = (
     "spill.after_mkdtemp",
     "spill.after_lock",
@@ -178,8 +185,8 @@ KILL_POINTS: Final = (
     "spill.after_files_removed",
     "spill.after_owner_removed",
 )
-# Names tried for a new folder, and attempts to remove a folder while threads write to it.
-_ATTEMPTS: Final = 100
+_NAME_ATTEMPTS: Final = 100  # names tried for a new folder
+_REMOVAL_ATTEMPTS: Final = 100  # attempts to remove a folder while threads write to it
 _UNKNOWN_BOOT: Final = "0" * 8  # the boot id's part in the name if the id is unknown
 _OWNER_TEMPORARY: Final = OWNER_NAME + ".tmp"
 
@@ -188,7 +195,8 @@ class SpillClaim:
     """A new folder ``gloader-KIND-BOOT-XXXX`` for only this process. Owns it until `remove`.
 
     An ``flock`` locks the folder while the claim is held. Its owner file identifies the owner after the lock is gone.
-    SIGTERM without a handler removes the folder before it ends the process.
+    If SIGTERM has no handler, a claim made on the main thread installs one. It removes the folder, and then the signal
+    ends the process.
 
     Parameters
     ----------
@@ -215,6 +223,7 @@ class SpillClaim:
         act_at_sigterm(id(self), lambda: None)
         doing = f"creating a spill folder in {parent} (set {SPILL_DIR_VARIABLE} to another)"
         try:
+            # In the message about a full disk, 1 byte stands for the small, unknown size of a folder's entry.
             with spill_errors(parent / prefix, doing, needed_bytes=1, os_io=os_io), uninterrupted():
                 # Between `_make` and `_lock`, another run may take this folder for a dead process's, and remove it.
                 while not (self._make(parent) and self._lock()):
@@ -260,8 +269,9 @@ class SpillClaim:
 
     def _make(self, parent: Path) -> bool:
         """Create a folder with a free name, closed to other users, and return True."""
-        for _ in range(_ATTEMPTS):
-            # The kernel's tag in the name shows which processes can rely on the lock: see `_is_abandoned`.
+        for _ in range(_NAME_ATTEMPTS):
+            # The boot tag in the name shows the kernel of the folder's creator. Processes under the same kernel can
+            # rely on the lock: see `_is_abandoned`.
             name = f"{self._prefix}{_boot_tag(self._os_io)}-{secrets.token_hex(4)}"
             self.path = parent / name
             try:
@@ -351,9 +361,10 @@ def scratch_folder(parent: StrPath | None, *, prefix: str) -> Iterator[Path]:
 def remove_dead_spills(parent: StrPath | None = None, *, os_io: OsIO = REAL_OS) -> list[Path]:
     """Remove the folders in ``parent`` whose owner is dead, whatever their kind, and return them.
 
-    A folder stays if its lock is held, if its owner runs, or if it belongs to another user. A link, a file, or a folder
-    without an owner file stays too. An exception is an empty folder with a generated name: its process was killed while
-    creating it. A folder that cannot be removed is logged and stays.
+    A folder stays if its lock is held, if its owner may run, or if it belongs to another user. Links and files stay.
+    A folder without an owner file stays too, unless its process was killed while creating it. Such a folder has a
+    generated name and at most the owner file's draft in it. It is removed if this kernel's boot tag is in its name, or
+    if it is older than `UNCLAIMED_GRACE_S`. A folder that cannot be removed is logged and stays.
     """
     folder = spill_parent(parent)
     removed: list[Path] = []
@@ -408,7 +419,8 @@ def _is_abandoned(path: Path, os_io: OsIO) -> bool:
         made = _GENERATED.fullmatch(path.name)
         if made is None or not set(os_io.listdir(path)) <= {_OWNER_TEMPORARY}:
             return False
-        # Under this kernel the folder's creator holds the lock, or checks after locking that the folder still exists.
+        # Removal is safe if the creator ran under this kernel, where the free lock means that it is dead, or has not
+        # locked the folder yet. A living creator then finds that the folder is gone or locked, and makes another one.
         is_of_this_boot = made[1] not in (None, _UNKNOWN_BOOT) and made[1] == _boot_tag(os_io)
         return is_of_this_boot or time.time() - os_io.stat(path).st_mtime > UNCLAIMED_GRACE_S
     except (OSError, FormatError) as error:
@@ -418,12 +430,15 @@ def _is_abandoned(path: Path, os_io: OsIO) -> bool:
 
 
 def _boot_tag(os_io: OsIO) -> str:
-    """Return the first characters of the kernel's boot id."""
+    """Return the boot tag: the first 8 characters of the boot id that `_sign` writes, or `_UNKNOWN_BOOT`."""
     return SpillOwner.this_process(os_io=os_io).boot_id[:8] or _UNKNOWN_BOOT
 
 
 def _remove_folder(path: Path, os_io: OsIO) -> None:
-    """Remove a spill folder. A second attempt is enough, because a folder that remains only costs space."""
+    """Remove a spill folder, if necessary in a second attempt.
+
+    There is no third attempt: a folder that remains only costs space until a later run removes it.
+    """
     try:
         _remove_once(path, os_io)
     except FileNotFoundError:  # another process removed all of it
@@ -434,7 +449,7 @@ def _remove_folder(path: Path, os_io: OsIO) -> None:
 
 def _remove_under_writers(path: Path, os_io: OsIO) -> None:
     """Remove a spill folder while threads may create files in it."""
-    for _ in range(_ATTEMPTS):
+    for _ in range(_REMOVAL_ATTEMPTS):
         with suppress(OSError):
             _remove_folder(path, os_io)
             return

@@ -1,8 +1,9 @@
 """The commands that prepare a dataset once, and the lines that open it instead of loading a graph.
 
-A migrated script opens a dataset on disk, which a command such as ``gloader prepare ogb:NAME data/NAME`` makes from the
-script's graph ("prepares"). `folder_of` and `saved_graph` choose the dataset's folder. `PrepareSteps` collects the
-commands and their flags while a script is read.
+`gloader migrate` changes a training script for DGL or PyG into a script for gloader. The changed script opens a dataset
+on disk, which a command such as ``gloader prepare ogb:NAME data/NAME`` makes from the script's graph ("prepares").
+`folder_of` and `saved_graph` choose the dataset's folder. `PrepareSteps` collects the commands and their flags while a
+script is read. A link table is a dataset's list of edges to predict; a dataset may have "train", "valid" and "test".
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _NAMED: Final = ("dgl.data.CitationGraphDataset", "dgl.data.FraudDataset")
 _TABLES: Final = (
     ("valid", re.compile(r"val")),
     ("test", re.compile(r"test")),
-)  # link tables, by words in a script
+)  # link tables, and the text in a script's names that points to them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,29 +55,40 @@ class Folder:
 
     path: str  # data/reddit; data/NAME if the script computes the name
     expression: str  # the path as a Python expression, which may contain a variable of the script
-    name: str  # the data set's name
+    # The data set's name if the call has one, such as "ogbn-arxiv". NAME if it is computed or missing. A class for only
+    # one data set has the class's name, such as "CoraGraphDataset".
+    name: str
 
 
 def folder_of(call: ast.Call, dotted: str, edits: Edits) -> Folder:
-    """Return a folder, named after the data set that ``call`` loads. Pure."""
+    """Return a folder, named after the data set that ``call`` loads. Pure.
+
+    Parameters
+    ----------
+    call : the call of a data set's class
+    dotted : the class's full name, such as "dgl.data.RedditDataset"
+    edits : the script's text
+    """
     is_ogb, is_pyg = dotted in OGB_CLASSES, dotted.startswith("torch_geometric.")
     given = argument(call, 1 if is_pyg else 0, "name")  # PyG's root comes first
     if given is not None and (is_ogb or is_pyg or dotted in _NAMED):
         name = literal(given)
         if isinstance(name, str) and _PLAIN.fullmatch(name):
+            # OGB's names keep their case, as in the command: ``gloader prepare ogb:ogbn-papers100M``.
             return _plain(name if is_ogb else name.lower(), name)
         if isinstance(given, ast.Name | ast.Attribute):
             return Folder(path="data/NAME", expression=f'f"data/{{{edits.of(given)}}}"', name="NAME")
-    if is_ogb:
+    if is_ogb:  # the name is missing, or the result of a longer expression
         return _plain("graph", "NAME")
-    # A class such as RedditDataset or CoraGraphDataset has the data set's name in its own name.
+    # A class such as CoraGraphDataset or AmazonCoBuyComputerDataset has the data set's name in its own name. Their
+    # folders are data/cora and data/amazon-co-buy-computer.
     last = dotted.rpartition(".")[2]
     short = re.sub(r"(Graph)?Dataset$", "", last) or "graph"
     return _plain(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", short).lower(), last)
 
 
 def saved_graph(call: ast.Call) -> tuple[str, str]:
-    """Return a folder for the graph in the file that ``call`` loads, and the source for `gloader prepare`. Pure."""
+    """Return a folder for the graph that ``call``, a ``torch.load``, loads, and `gloader prepare`'s source. Pure."""
     name = literal(argument(call, 0, "f"))
     if not isinstance(name, str):
         return "data/graph", "pyg:FILE"
@@ -89,7 +101,14 @@ def stem_of(file: str) -> str:
 
 
 def idx_split(owner: str, torch: str, *, ntype: str | None = None) -> str:
-    """Return Python text that computes OGB's ``get_idx_split()`` for the dataset ``owner``. Pure."""
+    """Return Python text that computes OGB's ``get_idx_split()`` for a gloader dataset. Pure.
+
+    Parameters
+    ----------
+    owner : the dataset, as text
+    torch : the script's name for the module torch
+    ntype : the node type with the splits; None for one node type
+    """
     parts = (
         f'"{name}": {of_type(f"{torch}.tensor({owner}.{name})", ntype)}'
         for name in ("train", "valid", "test")
@@ -103,7 +122,10 @@ def of_type(text: str, ntype: str | None) -> str:
 
 
 def table_of(words: Sequence[str]) -> str:
-    """Return the likely link table, from a script's names for the edges and the loader. Pure."""
+    """Return the likely link table, from a script's names for the edges and the loader. Pure.
+
+    For example, ("val_edges", "loader") gives "valid". Names without "val" and "test" give "train".
+    """
     text = " ".join(words)
     return next((name for name, pattern in _TABLES if pattern.search(text)), "train")
 
@@ -126,7 +148,7 @@ _KEYWORDS: Final = {
     "--self-loops": "self_loops=True",
     "--deduplicate": "deduplicate=True",
 }
-# A flag's effects that a script may not expect.
+# Effects that a script may not expect, by a flag or by two flags in the order in which `pyg_calls` joins them.
 _DOES: Final = {
     "--symmetrize": "both directions of each edge, each once: parallel edges become one",
     "--self-loops": "exactly one self loop for each node, also if it had none or several",
@@ -135,11 +157,14 @@ _DOES: Final = {
     "--add-reverse --symmetrize": "between two types a reverse relation for each relation without one; within a type "
     "both directions of each edge, each once",
 }
-_SPLIT: Final = f"{EDGE_SPLIT.split()[0]} "
+_SPLIT: Final = f"{EDGE_SPLIT.split()[0]} "  # beginning of a flag with any shares: "--edge-split "
 
 
 def prepared_with(flags: str) -> str:
-    """Return text that names the ``flags`` that replace a graph change, and their effects. Pure."""
+    """Return text that names the ``flags`` and their effects. Pure.
+
+    The flags replace a script's call that changes the graph, such as ``dgl.add_self_loop``.
+    """
     does = _DOES.get(flags)
     return f"prepare the dataset with {flags}" + (f" ({does})" if does else "")
 
