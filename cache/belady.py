@@ -191,7 +191,7 @@ class _Planner:
             node = int(nodes[bad])
             limit = table.num_nodes
             if node < 0 or (limit is not None and node >= limit):
-                raise PlanError(f"{name} holds node {node} at position {bad}; ids are in 0..{limit}-1")
+                raise PlanError(f"{name} holds node {node} at position {bad}; ids are {table.valid_ids}")
             raise PlanError(
                 f"{name} holds node {node} twice, again at position {bad}; ids of a batch are unique"
             )

@@ -1,7 +1,7 @@
 """The node table of Belady's planner: each node's next use, and later its slot in the cache.
 
 A node's next use is the next batch that needs its row. A direct table has an entry for every node of the graph. A hash
-table has a cell (key and entry) for every node in the planned batches, which is smaller if these are few.
+table has a cell (key and entry) only for the nodes in the planned batches, so it is smaller if these nodes are few.
 `plan_belady` begins and ends a plan on a `PlannerTable`; the loops in `belady_kernels` read and write its arrays.
 """
 
@@ -28,7 +28,9 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # of Fibonacci hashing: 2**64 divid
 _MAX_LOAD: Final = 0.5  # share of occupied cells above which a hash table grows
 _DIRECT_BYTES: Final = 4  # bytes per node in a direct table
 _CELL_BYTES: Final = 12  # bytes per cell: an int64 key and an int32 entry
-_HASH_BYTES_PER_ACCESS: Final = 24  # bytes per access if all nodes differ: an occupied cell and an empty one
+# Bytes per access if all nodes differ: an occupied cell and an empty one. The number of cells is then rounded up to a
+# power of two.
+_HASH_BYTES_PER_ACCESS: Final = 24
 
 
 def table_bytes(num_nodes: int, num_accesses: int) -> int:
@@ -64,16 +66,20 @@ class PlannerTable:
 
     @classmethod
     def for_trace(cls, num_nodes: int, num_accesses: int) -> PlannerTable:
-        """Return a hash table only if it is smaller even when every one of ``num_accesses`` ids differs.
+        """Return the table for a run's plans: of the kind that `table_bytes` counts in the memory plan.
 
-        Ids are below ``num_nodes``.
+        It is a hash table if this takes fewer bytes with ``num_accesses`` distinct nodes, before the number of cells is
+        rounded up. Node ids are below ``num_nodes``.
         """
         is_direct = _DIRECT_BYTES * num_nodes <= _HASH_BYTES_PER_ACCESS * num_accesses
         return cls(num_nodes if is_direct else None)
 
     @classmethod
     def smallest(cls, num_nodes: int, num_accesses: int) -> PlannerTable:
-        """Return the kind of table with the smaller peak, growth included: at most 4 bytes per node."""
+        """Return the table with the smaller peak, for one use on few batches (`next_use_counts`).
+
+        The peak includes the rounding of the number of cells, and growth. It is at most 4 bytes per node.
+        """
         return cls(num_nodes if _DIRECT_BYTES * num_nodes <= _hash_bytes(num_accesses) else None)
 
     @property
@@ -82,19 +88,23 @@ class PlannerTable:
         return self.keys.nbytes + self.values.nbytes
 
     def begin(self, horizon: int) -> None:
-        """Start a plan over ``horizon`` batches, and invalidate every entry."""
+        """Start a plan over ``horizon`` batches. No entry from before then means a batch, and a hash table is empty.
+
+        In a direct table, an earlier plan's slots may stay. `belady_kernels` takes them for nodes without a next use.
+        """
         if self.num_nodes is None:
             self.keys[:] = -1
             self.num_keys = 0
-        # The entries are cleared in two cases. An interrupted plan left batches behind that this plan would take for
-        # its own batches. Or the base, which falls from plan to plan, would come near to DEVICE.
+        # The entries of a direct table are cleared in two cases. An interrupted plan left batches that this plan would
+        # take for its own batches. Or the base, which falls by the horizon in each plan, would come near to DEVICE. A
+        # plan stores no value below ``base - horizon``; twice the horizon is a safe distance.
         if not self._is_clean or self.num_nodes is None or self.base - 2 * horizon <= DEVICE + 1:
             self.values[:] = NOTHING
             self.base = _FIRST_BASE
         self._is_clean = False
 
     def end(self, horizon: int) -> None:
-        """End a plan, so that its batches become void. Slots stay in the table."""
+        """End a plan, so that its batches become void. Slots stay, because they do no harm (see `begin`)."""
         # The next plan's batches have entries below this plan's, so the old entries mean no batch.
         self.base -= horizon
         self._is_clean = True
@@ -110,6 +120,11 @@ class PlannerTable:
         _rehash(self.keys, self.values, keys, values)
         self.keys, self.values = keys, values
 
+    @property
+    def valid_ids(self) -> str:
+        """The valid node ids as text, for messages. A hash table accepts every id from 0 on."""
+        return "0 or more" if self.num_nodes is None else f"in 0..{self.num_nodes}-1"
+
     def put(self, ids: IdArray, value: int) -> None:
         """Set one value for all ``ids``.
 
@@ -121,9 +136,7 @@ class PlannerTable:
         self.reserve(len(ids))
         added = _put(ids, np.int32(value), self.keys, self.values)
         if added < 0:
-            raise PlanError(
-                f"row ids must be in 0..{self.num_nodes}-1; got {int(ids.min())}..{int(ids.max())}"
-            )
+            raise PlanError(f"row ids must be {self.valid_ids}; got {int(ids.min())}..{int(ids.max())}")
         self.num_keys += added
 
 

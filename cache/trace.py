@@ -2,7 +2,8 @@
 
 A trace is the unique node ids of each batch of a superbatch, in batch order. An access is one id in one batch. The ids
 of a batch ascend, and its code stores the gaps between them, in one or two bytes each. A gap is the number of skipped
-ids. A gap that needs more bytes is wide: its rest, the part above the largest narrow gap, follows separately.
+ids. A gap of 255 or more in one byte, or of 65,535 or more in two, is wide: its bytes hold this largest value, and its
+rest, the gap minus this value, follows.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
 
 # A batch's code is its width (1 or 2), and then for each id the gap before it, in that many bytes. The largest value of
 # this width means that a rest follows, seven bits per byte and the lowest first (LEB128). All gaps of a batch have the
-# same width. If each byte had to be tested for its meaning, decoding gaps of about 128 would be four times slower.
+# same width. With LEB128 for whole gaps, decoding would have to test whether each byte is its gap's last. For gaps of
+# about 128, it would be four times slower.
 _WIDE_ONE: Final = 255  # the largest value in one byte
 _WIDE_TWO: Final = 65535  # the largest value in two bytes
-# With at most one wide gap in eight, width 1 takes less time and space than width 2.
-_FEW: Final = 8
+# A batch has width 1 if at most one of this many gaps is wide: it then takes less time and space than with width 2.
+_GAPS_PER_WIDE: Final = 8
 _MORE: Final = 128  # the bit that is set in every byte of a rest except the last
 _TOP_SHIFT: Final = 56  # bits before a rest's ninth byte, its last one; ids have 63 bits
 
@@ -40,7 +42,7 @@ def encode_ids(sorted_ids: NDArray[np.integer]) -> Code:
     """Return the code for strictly ascending ids (U,) as (num_bytes,) uint8. Pure.
 
     The code takes about 1 byte per id if the batch has more than a hundredth of all nodes. It takes about 2 bytes with
-    more than some hundred-thousandths of them.
+    more than about one node in 20,000.
 
     Raises
     ------
@@ -102,7 +104,7 @@ def _disorder(ids: NDArray[np.integer], bad: int) -> str:
 
 @njit(cache=True, nogil=True)
 def _rest_size(rest: int) -> int:
-    """Return the bytes for a wide gap's rest, the part above the largest narrow gap."""
+    """Return the number of bytes for a wide gap's rest."""
     size = 1
     while rest >= _MORE:
         rest >>= 7
@@ -127,7 +129,7 @@ def _measure(ids: NDArray[np.integer]) -> tuple[int, int, int]:
             if gap >= _WIDE_TWO:
                 rests_two += _rest_size(gap - _WIDE_TWO)
         last = node
-    if wide_ones * _FEW > ids.shape[0]:
+    if wide_ones * _GAPS_PER_WIDE > ids.shape[0]:
         return 2, 1 + 2 * ids.shape[0] + rests_two, -1
     return 1, 1 + ids.shape[0] + rests_one, -1
 
@@ -233,15 +235,15 @@ def _decode_rest(code: Code, start: int) -> tuple[int, int]:
     return 0, 0
 
 
-NO_ROWS: Final = np.empty(0, dtype=np.int64)  # an empty array of row ids
+NO_ROWS: Final = np.empty(0, dtype=np.int64)  # no row ids, for example as a default of parameters
 _BYTES_PER_BATCH: Final = 16  # bytes of a batch's two entries, in the lists of codes and of lengths
 
 
 class Trace(Sequence[NDArray[np.int64]]):
     """Sorted unique ids of each batch of a superbatch, stored as codes. It grows only at its end. Not thread-safe.
 
-    A batch is decoded on access, in 0.5 to 2 ns per id. Slices share the codes. `encode_ids` and `append_code` may run
-    in different threads.
+    A batch is decoded on access, in 0.5 to 2 ns per id. Slices share the codes. Several threads may make codes with
+    `encode_ids`, while one thread appends them with `append_code`.
     """
 
     __slots__ = ("_codes", "_lengths")
@@ -323,7 +325,8 @@ class BatchReader:
     Raises
     ------
     PlanError
-        An array is not one-dimensional int32 or int64. The kernels check the ids.
+        An array is not one-dimensional int32 or int64. The ids' range is not checked here: the planners' kernels, such
+        as `belady_kernels.link`, check it when they read the batches.
     """
 
     def __init__(self, batches: Sequence[NDArray[np.integer]], name: str) -> None:
@@ -356,9 +359,10 @@ class BatchReader:
 def kept(
     batches: Sequence[NDArray[np.integer]], name: str = "accesses"
 ) -> Trace | tuple[NDArray[np.integer], ...]:
-    """Return a new list of ``batches``, with checked arrays, which does not change if the caller's list grows. Pure.
+    """Return ``batches`` as a new `Trace` or tuple, which does not change if the caller's list grows. Pure.
 
-    Codes are shared, and arrays too unless they must be made contiguous. ``name`` names the batches in messages.
+    Arrays are checked. Codes are shared, and arrays too unless they must be made contiguous. ``name`` names the batches
+    in messages.
 
     Raises
     ------
@@ -380,6 +384,7 @@ def lengths_of(batches: Sequence[NDArray[np.integer]]) -> IdArray:
 def _checked(given: NDArray[np.integer], name: str) -> NDArray[np.integer]:
     """Return a batch's ids as a contiguous array. Raise PlanError unless it is one-dimensional int32 or int64."""
     nodes = np.asarray(given)
+    # An empty array may have any dtype, because numpy gives an empty list the dtype float64.
     if nodes.size == 0:
         return NO_ROWS
     if nodes.ndim != 1 or nodes.dtype not in (np.int32, np.int64):

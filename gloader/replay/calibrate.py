@@ -5,6 +5,7 @@ superbatch (batches that are planned together) or one pass over the edges. A rec
 moved bytes for each piece. It lacks three numbers: the cores that a computation could have used, the disk's own time
 for the bytes, and a thread's waits for locks. So one number per stage is fitted: the cores for "compute", a factor on
 the disk's time for a stage bound by the disk, and a lag for any other stage. A lag is time without use of a resource.
+It has three parts (`Lag`): a fixed time, delay by other threads, and a wait in line at the disk.
 
 `calibrate` replays the run, compares each stage's seconds with the recorded seconds, corrects the numbers, and repeats.
 The epoch's length is not fitted. It follows from the waits, and shows whether the replay can be trusted. Predictions
@@ -52,10 +53,12 @@ _MOST_FACTOR: Final = 16.0
 # Share of a stage's seconds; with less disk time, the disk's factor is not fitted.
 _LEAST_DISK_SHARE: Final = 0.1
 # Largest delay of a thread per processor second of other threads, by stage; 0 for other stages. Missing time beyond
-# this delay is a fixed lag. In runs of `experiments/bench/replay.py` the delay was 0.1 to 0.5, and nearly the same
-# under all changes.
+# this delay is a wait in line or a fixed lag. In runs of `experiments/bench/replay.py` the delay was 0.1 to 0.5, and
+# nearly the same under all changes.
 _MOST_HELD_UP: Final = {"compute": 0.5, "trace": 0.15, "sample": 0.15}
-# The stages; `gloader.replay.work` explains them. Each is also a field of a work dataclass.
+# The stages, in the order of a batch: it is sampled ahead, its superbatch is planned ("inspect") and staged, and the
+# batch is read, gathered, sent and computed. "sweep" is a pass over the edges. See `gloader.replay.work`. Each name is
+# also a field of a work dataclass.
 _STAGES: Final = ("trace", "sample", "inspect", "stage", "read", "gather", "transfer", "compute", "sweep")
 
 
@@ -65,7 +68,8 @@ class Mean(NamedTuple):
     seconds: float = 0.0  # duration
     meanwhile_s: float = 0.0  # other threads' processor seconds during the work
     in_line: float = 0.0  # share of pieces that found other work at the disk
-    longest_line_s: float = 0.0  # longest wait in line: the duration of the other disk work
+    # Upper limit of a wait in line: the mean duration of the other disk work. 0 for every stage but "read".
+    longest_line_s: float = 0.0
 
 
 class Lag(NamedTuple):
@@ -115,13 +119,13 @@ class ReplayFit:
 
     def of(self, stage: str, demands: Demands) -> Demands:
         """Return the replayed demands for a piece of work in ``stage``."""
-        if not demands.alone_s:
+        if not demands.alone_s:  # the stage has no work here, so it gets no lag either
             return demands
         factor, lag = self.disk.get(stage, 1.0), self.lag.get(stage, _NO_LAG)
         return demands._replace(
             cores=self.cores if stage == "compute" else 1.0,
             disk_s=demands.disk_s * factor,
-            spill_s=demands.spill_s * factor,
+            spill_s=demands.spill_s * factor,  # the disk of the spill folder, if it is a second one
             lag_s=lag.each_s,
             held_up=lag.held_up,
             in_line_s=lag.in_line_s,
@@ -155,7 +159,8 @@ class Calibrated:
     # By stage: measured seconds divided by replayed seconds, minus 1. The entry "epoch" compares the counted epochs,
     # which are all but the first.
     unexplained: dict[str, float]
-    # Share of the counted epochs' critical path in which no resource is used. Lags of a GPU's stages do not count.
+    # Share of the counted epochs' critical path in which no resource is used. The path is the chain of work for which
+    # the epoch's end waited. Lags of a GPU's stages do not count.
     lags: float
 
     @property
@@ -213,8 +218,8 @@ def calibrate(
     measured : the recording's measurements
     machine, shape : the recording's machine and shape
     threads : torch's threads per operation, which is also the limit for a computation's cores
-    device : the compute device's name; a GPU's time is not recorded, so all missing time in "compute" and "transfer"
-        is a lag
+    device : the compute device's name; a GPU's time is not recorded, so all time that the replay lacks in "compute"
+        and "transfer" is a fixed lag
     """
     fit = ReplayFit(cores=min(1.0, machine.cores))
     has_disk = _bound_by_disk(work, measured)
@@ -258,19 +263,21 @@ def _means(replayed: Replayed, work: RunWork, counted: Collection[int]) -> dict[
         if event.demands.alone_s:
             piece = Mean(event.ended_s - event.started_s, event.meanwhile_s, event.in_line)
             of_all[event.stage].append(piece)
+            # For work on several batches, ``event.batch`` is the first one.
             if work.batches[event.batch].epoch in counted:
                 of_counted[event.stage].append(piece)
-    means = {
-        name: Mean(*map(fmean, zip(*(of_counted.get(name) or found), strict=True)))
-        for name, found in of_all.items()
-    }
+    means = {}
+    for name, found in of_all.items():
+        fields = zip(*(of_counted.get(name) or found), strict=True)  # each field's values over all pieces
+        means[name] = Mean(*map(fmean, fields))
     if "read" in means:
         # A batch's read waits behind a superbatch's or a pass's reads, which take the longest.
-        sweep_s = max((means[name].seconds for name in ("stage", "sweep") if name in means), default=0.0)
-        means["read"] = means["read"]._replace(longest_line_s=sweep_s)
-    # A recorded computation ends when all ranks have summed their gradients, so it is compared with the whole step.
-    step_s = fmean(replayed.step_s[epoch] for epoch in counted)
-    return means | {"compute": means.get("compute", Mean())._replace(seconds=step_s)}
+        other_s = max((means[name].seconds for name in ("stage", "sweep") if name in means), default=0.0)
+        means["read"] = means["read"]._replace(longest_line_s=other_s)
+    # A recorded computation ends when all ranks have summed their gradients. So it is compared with the mean replayed
+    # step, which includes the wait for other ranks.
+    mean_step_s = fmean(replayed.step_s[epoch] for epoch in counted)
+    return means | {"compute": means.get("compute", Mean())._replace(seconds=mean_step_s)}
 
 
 def _better(
@@ -302,9 +309,11 @@ def _better(
         )
         if not (replayed_s := mean.seconds) or not recorded_s:
             continue
-        # More cores explain a computation that was recorded shorter than replayed. One that was recorded longer than
-        # on one core waits for something else, such as the interpreter's lock: it gets a lag.
-        if name == "compute" and (replayed_s > recorded_s or cores > 1.0) and lag == _NO_LAG:
+        # More cores explain a computation that was recorded shorter than replayed. Once there are more than one, their
+        # number is also corrected downwards. A computation that was recorded longer than on one core waits for
+        # something else, such as the interpreter's lock or a GPU. It gets a lag, and then the cores stay the same.
+        uses_more_cores = replayed_s > recorded_s or cores > 1.0
+        if name == "compute" and uses_more_cores and lag == _NO_LAG:
             cores = min(max(cores * replayed_s / recorded_s, 1.0), float(threads))
         elif name in has_disk:
             factor = disk.get(name, 1.0)

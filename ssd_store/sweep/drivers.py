@@ -6,8 +6,8 @@ fill the pieces; a driver makes the reads and the writes. `Sweeper` calls a driv
 between two steps, after a few milliseconds, Python can check for signals and cancellation.
 
 `CallDriver` uses plain calls, one by one or in threads. `UringDriver` keeps reads and writes in flight in an io_uring
-ring. If a `SweepSource` brings the bytes, a driver reads nothing. Its step then ends at each extent, the caller fills
-the extent, and the driver writes as usual.
+ring. If this disk lacks some of the pages, another source (`SweepSource`) brings the bytes, and a driver reads nothing.
+Its step then ends at each extent, the caller fills the extent, and the driver writes as usual.
 """
 
 from __future__ import annotations
@@ -92,22 +92,24 @@ if TYPE_CHECKING:
 
 # Results of a step. RUNNING: the step used up its budget. FINISHED: everything is read and written. READ_CARE: the read
 # of the extent at the head failed, or there is no file to read, and the caller fills the extent. WRITE_CARE: a write
-# failed, and the caller repeats it. DAMAGED: a page differs from its checksum. INTERRUPTED: a signal came. BROKEN: the
-# ring is unusable. The kernels' ``STARVED`` and ``ASTRAY`` are results too. A caller that reads or writes "with care"
-# continues after short requests and signals, and raises an error with advice.
+# failed, and the caller repeats it. DAMAGED: a page differs from its checksum. BROKEN: the io_uring ring is unusable.
+# INTERRUPTED, a signal came, is only a result of `_wait`; the step then ends with RUNNING. Two results of the kernels
+# also end a step. ``STARVED``: a batch has used up its portion of row ids, and the caller provides the next portion.
+# ``ASTRAY``: a batch needs a row from a page that is not marked as needed, which is an error. A caller that reads or
+# writes "with care" continues after short requests and signals, and raises an error with advice.
 RUNNING, FINISHED, READ_CARE, WRITE_CARE, DAMAGED, INTERRUPTED, BROKEN = range(7)
 _THREADS: Final = 8  # threads of a `CallDriver`, for reads and writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepFiles:
-    """A sweep's files: a file to read from, if any, and each batch's region in a file to write."""
+    """A sweep's files: a file to read from, if any, and the region that each of the S batches writes in a file."""
 
     label: str  # prefix for a number in messages: "superbatch 3, batch"
     file: DeviceFile | None  # None if another source brings the bytes
-    # (S,) each batch's file, shared by several batches; empty if nothing is written.
+    # (S,) each batch's file, shared by several batches; None for a batch without rows. Empty if nothing is written.
     targets: Sequence[SpillFile | None]
-    fds: IdArray  # (S,) the targets' descriptors
+    fds: IdArray  # (S,) the targets' descriptors, -1 without a target
     starts: IdArray  # (S,) each region's first byte in its file
 
     @property
@@ -132,7 +134,7 @@ class CallDriver:
         self.name = "threads" if threaded else "plain"
         self._os_io = os_io
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="gloader-sweep") if threaded else None
-        # Reads in flight, by the extent's slot (column of the table).
+        # Reads in flight, by the extent's slot, its column in the table `Sweep.extents`.
         self._reads: dict[int, Future[int]] = {}
         self._writes: dict[Future[int], int] = {}  # writes in flight, with the number of the piece
 
@@ -166,7 +168,9 @@ class CallDriver:
                 missing = kernels.deal_out(slot, sweep)
             if missing == kernels.DEALT:
                 dealt += int(sweep.extents[kernels.LENGTH, slot])
-            elif missing == kernels.NO_PIECE:  # every piece is in use, so one must be written first
+            elif missing == kernels.NO_PIECE:
+                # Every piece is in use, so one must be written first. Without threads, the ready pieces count as failed
+                # writes, and the loop's next round returns WRITE_CARE.
                 self._start_writes(sweep, files)
                 self._collect_writes(sweep)
             else:
@@ -196,8 +200,11 @@ class CallDriver:
             if self._pool is None or fd < 0:
                 extents[kernels.FLAG, slot] = kernels.FAILED_READ
                 continue
-            # The extent's first byte in the matrix, its bytes and its place in the ring.
+            # The table's rows START, LENGTH and AT: the extent's first byte in the stored rows of the file, its bytes,
+            # and its place in the ring, the sweep's buffer for reads.
             start, length, ring_offset, _, _ = extents[:, slot].tolist()
+            # `thread_errors` raises a clear error if no thread can start. `helping` counts the thread's processor time
+            # for this thread.
             with thread_errors():
                 self._reads[slot] = self._pool.submit(
                     helping(self._os_io.pread_into),
@@ -261,7 +268,7 @@ def piece_of(piece: int, sweep: Sweep, files: SweepFiles) -> tuple[int, memoryvi
     sweep : the sweep's state
     files : the sweep's files
     """
-    batch, size, offset = sweep.owners[:, piece].tolist()
+    batch, size, offset = sweep.owners[:, piece].tolist()  # the table's rows BATCH, SIZE and OFFSET
     begin = piece * sweep.piece_bytes
     return batch, sweep.pieces[begin : begin + size].data, int(files.starts[batch]) + offset
 
@@ -273,7 +280,7 @@ def give_back(piece: int, sweep: Sweep) -> None:
 
 
 def _fail(piece: int, sweep: Sweep) -> None:
-    """Leave a piece's write, which failed, to the caller."""
+    """Leave a piece's write to the caller: it failed, or there are no threads to make it."""
     sweep.failed[sweep.state[kernels.NUM_FAILED]] = piece
     sweep.state[kernels.NUM_FAILED] += 1
 
@@ -406,6 +413,7 @@ def _reap(ring: IdArray, sweep: Sweep) -> bool:
             extents[FLAG, tag] = DONE if result == extents[LENGTH, tag] else FAILED_READ
             state[READS] -= 1
         else:
+            # These lines repeat `give_back` and `_fail`, which are not compiled and so cannot be called from a kernel.
             piece = tag - depth
             if result == sweep.owners[SIZE, piece]:
                 sweep.free[state[NUM_FREE]] = piece
@@ -428,6 +436,8 @@ def _wait(ring: IdArray, sweep: Sweep, tail: int, count: int) -> int:
     state = sweep.state
     # The count never exceeds the requests in flight, because the call would not return.
     code = enter(ring, tail, min(count, state[READS] + state[WRITES]))
+    # REFUSALS counts the calls in a row that the system refused for lack of resources (EAGAIN, EBUSY). Each completion
+    # sets it to 0. Any other error except a signal sets it to the maximum at once, at which the ring counts as broken.
     if _reap(ring, sweep):
         state[REFUSALS] = 0
     elif code in (errno.EAGAIN, errno.EBUSY):
@@ -450,7 +460,7 @@ def _awaited(length: int, in_flight: int) -> int:
 @njit(cache=True, nogil=True, inline="always")
 def _leave(ring: IdArray, sweep: Sweep, tail: int, source_fd: int) -> int:
     """Leave the extent at the head to the caller."""
-    # A source may take long to fill the extent, so the pending writes are submitted first.
+    # Without a file, a source fills the extent, which may take long. So the pending writes are submitted first.
     if source_fd < 0 and _wait(ring, sweep, tail, np.int64(0)) == BROKEN:
         return BROKEN
     return READ_CARE
@@ -494,12 +504,13 @@ def _step(
                 # With few unsubmitted requests, another extent is dealt out before the next system call.
                 if (tail - load_acquire32(ring[SQ_HEAD])) & MASK32 < _UNSUBMITTED and dealt < budget_bytes:
                     continue
-            # More may be ready to deal out: submit new requests and collect completions. Only a missing piece waits.
+            # More may be ready to deal out, so `_wait` only submits requests and collects completions. It waits for one
+            # completion if no piece is free, because a write's end frees a piece.
             count = np.int64(missing == NO_PIECE)
         status = _wait(ring, sweep, tail, count)
         if status == BROKEN:
             return BROKEN
-        if missing >= STARVED:  # STARVED or ASTRAY, which the caller handles
+        if missing >= STARVED:  # STARVED or ASTRAY, the kernels' largest results, which the caller handles
             return missing
         if status == INTERRUPTED or dealt >= budget_bytes:  # let Python run its signal handlers
             return RUNNING

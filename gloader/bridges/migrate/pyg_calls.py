@@ -3,6 +3,9 @@
 First come tables: the advice on names, and the loaders' arguments that change. `change_loader` changes a loader's call.
 `Transforms` judges the transforms that a script applies to its graph. Some of them become flags for `gloader prepare`,
 the command that makes a dataset on disk from the graph.
+
+A `Use` is one place in the script that uses PyG. A `Draft` collects the script's edits, and the findings that the user
+sees: each has a name of the script, a verdict such as "missing", and a text. The texts below are such texts.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ LOADERS: Final = {
 }
 """PyG's loaders, and their names in `gloader.adapters.pyg`."""
 
+# Advice for several names. A finding has it after the name and the verdict.
 _MANY = "many small graphs fit in memory: keep PyG's DataLoader for them"
 _OWN = (
     "PyG's own loader runs over an SSD, by gloader.adapters.pyg.RowStore and TopologyStore (docs/from-pyg.md)"
@@ -75,29 +79,13 @@ MISSING_NAMES: Final[dict[str, str]] = {
 A name with the advice "", or without any advice, can stay PyG's.
 """
 
+# The sets of names are joined from several sets, because the formatter would give each name of a long set its own line.
 MANY_GRAPHS: Final = frozenset(
     {"TUDataset", "PPI", "ZINC", "QM7b", "QM9", "MoleculeNet", "GNNBenchmarkDataset", "ModelNet", "ShapeNet"}
     | {"MNISTSuperpixels", "FAUST", "LRGBDataset", "MalNetTiny", "UPFD", "GEDDataset", "MD17", "JODIEDataset"}
-    | {
-        "ICEWS18",
-        "GDELT",
-        "BA2MotifDataset",
-        "FakeDataset",
-        "FakeHeteroDataset",
-        "AQSOL",
-        "PCPNetDataset",
-        "S3DIS",
-    }
-    | {
-        "CoMA",
-        "GeometricShapes",
-        "WILLOWObjectClass",
-        "PascalVOCKeypoints",
-        "DBP15K",
-        "PCQM4Mv2",
-        "OMDB",
-        "HydroNet",
-    }
+    | {"ICEWS18", "GDELT", "BA2MotifDataset", "FakeDataset", "FakeHeteroDataset", "AQSOL", "PCPNetDataset"}
+    | {"S3DIS", "CoMA", "GeometricShapes", "WILLOWObjectClass", "PascalVOCKeypoints", "DBP15K", "PCQM4Mv2"}
+    | {"OMDB", "HydroNet"}
 )
 """Data sets in `torch_geometric.datasets` with many graphs."""
 SEVERAL_TYPES: Final = frozenset(
@@ -141,11 +129,9 @@ REFUSED: Final = {
 TO_DEVICE: Final = "the loader's device= sends batches to a device"
 _COUNTS = {"num_nodes", "num_edges", "num_features", "num_node_features", "num_classes"}
 DATA_NAMES: Final = frozenset(_COUNTS | {"y", "train_mask", "val_mask", "test_mask", "dataset"})
-"""A GraphData's attributes."""
-HETERO_DATA_NAMES: Final = frozenset(
-    _COUNTS - {"num_classes"} | {"num_classes", "node_types", "edge_types", "metadata", "dataset"}
-)
-"""A HeteroGraphData's attributes."""
+"""The attributes of a GraphData, gloader's form of PyG's Data for a graph on the SSD."""
+HETERO_DATA_NAMES: Final = frozenset(_COUNTS | {"node_types", "edge_types", "metadata", "dataset"})
+"""The attributes of a HeteroGraphData, the same for a graph with several types."""
 STORE_NAMES: Final = frozenset(
     {"num_nodes", "num_features", "num_node_features", "num_edges"}
     | {"y", "train_mask", "val_mask", "test_mask"}
@@ -179,7 +165,10 @@ BATCH_NAMES: Final = DATA_NAMES | {
     "pos",
     "edge_weight",
 }
-"""Items of a graph with one type, or of its batch; any other name is a type."""
+"""The names in ``data[name]`` that are an attribute of a graph with one type, or of its batch.
+
+Any other name there is a node type, so the graph has several types.
+"""
 BATCH_ADVICE: Final = {
     "adj_t": DATA_ADVICE["adj_t"],
     "train_mask": "the first batch_size nodes are the seeds: with a loader over train_mask they are training nodes",
@@ -206,9 +195,9 @@ def advice_of_name(name: str) -> str:
     return ""
 
 
-# The reason in a finding, after the new argument.
+# The text of a finding after the new argument: the reason for it.
 _NEGATIVES: Final = ": a table that `--edge-split` makes has no labels, so negatives are drawn"
-_NEGATIVES_AT: Final = {"neg_sampling": 9, "neg_sampling_ratio": 10}  # positions of PyG's arguments
+_NEGATIVES_AT: Final = {"neg_sampling": 9, "neg_sampling_ratio": 10}  # positions in PyG's LinkNeighborLoader
 # The arguments that decide whether pairs get labels or negatives.
 _ABOUT_NEGATIVES: Final = frozenset({"edge_label", "neg_sampling", "neg_sampling_ratio"})
 # Arguments for which gloader's loaders support only this value.
@@ -240,9 +229,11 @@ def change_loader(draft: Draft, use: Use, *, has_labels: bool) -> None:
     removed = _judge(draft, items, end=draft.edits.end(call) - 1, needs_negatives=needs_negatives)
     kept = [item for number, item in enumerate(items) if number not in removed]
     if needs_negatives and kept and not any(item.name in _ABOUT_NEGATIVES for item in items):
+        # No argument could be replaced by ``neg_sampling``, so it is added after the last one.
         at, new = draft.edits.end(kept[-1].last), 'neg_sampling="binary"'
-        can_go = draft.edits.replace(at, at, f", {new}")
+        can_go = draft.edits.replace(at, at, f", {new}")  # False if the edit failed
         draft.note(use.node, "neg_sampling=", new + _NEGATIVES, can_go=can_go)
+    # Mappings of arguments, given as ``**mapping``. Several loaders may share one, which is changed once.
     for mapping in use.spread:
         if id(mapping) not in draft.replaced:
             draft.replaced.add(id(mapping))
@@ -268,6 +259,8 @@ def _judge(draft: Draft, items: Sequence[Item], *, end: int, needs_negatives: bo
     end : the position of the closing bracket
     needs_negatives : True if an argument for labels or negatives must become ``neg_sampling="binary"``
     """
+    # If the loader must draw negatives, the first argument about negatives becomes ``neg_sampling="binary"``, and the
+    # others are removed. If not, only ``edge_label`` is removed.
     removed: list[int] = []
     first_about_negatives = next((item.name for item in items if item.name in _ABOUT_NEGATIVES), None)
     for number, item in enumerate(items):
@@ -275,7 +268,7 @@ def _judge(draft: Draft, items: Sequence[Item], *, end: int, needs_negatives: bo
         if not isinstance(name, str):
             continue
         if name in _DEFAULTS and value == _DEFAULTS[name]:
-            removed.append(number)
+            removed.append(number)  # the value asks for the loader's only behaviour
             draft.find(item.value, keyword, "ignored", "the loader always does so")
         elif name == "replace" and value is True:
             _replace(draft, item, "sampler", "neighbor:replace=true")
@@ -318,12 +311,14 @@ def _name_the_table(draft: Draft, use: Use) -> None:
     The script's names for the graph, the pairs and the loader show whether the table is train, valid or test.
     """
     pairs = use.written(2, "edge_label_index")
-    if pairs is None:
+    if pairs is None:  # the pairs are all edges, or are not written in the script
         draft.steps.split_edges(None)
         return
     data = data_argument(use)
     draft.name_table(pairs, "edge_label_index=", use, () if data is None else (data,))
-    draft.steps.split_edges(pairs.elts[0] if isinstance(pairs, ast.Tuple) and pairs.elts else None)
+    # In a graph with several types, the pairs are a tuple: the relation and the pairs of nodes.
+    relation = pairs.elts[0] if isinstance(pairs, ast.Tuple) and pairs.elts else None
+    draft.steps.split_edges(relation)
 
 
 TRANSFORMS: Final = "torch_geometric.transforms."
@@ -343,8 +338,8 @@ _EDGE_VALUES: Final = frozenset(
     {"edge_attr", "edge_weight", "edge_attr_dict", "edge_weight_dict", "weight_attr"}
 )
 _OTHER_VALUES: Final = (
-    "; PyG adds up the values of edges that become one, and a dataset has the features of the first and, of two "
-    "directions, the larger weight"
+    "; PyG adds up the values of edges that become one, and a dataset keeps the first edge's features, and the larger "
+    "weight of an edge's two directions"
 )
 
 
@@ -365,7 +360,7 @@ class Transforms:
         self._is_ogb = any(use.name in OGB_CLASSES for use in uses)
         names = {use.name.rpartition(".")[2] for use in uses if use.name.startswith(TRANSFORMS)}
         self._splits_edges = _SPLIT.rpartition(".")[2] in names
-        # All attributes, keywords and constants in the script.
+        # All names of attributes (``attr``), names of arguments (``arg``) and constants in the script.
         named = {getattr(node, "attr", getattr(node, "arg", literal(node))) for node in ast.walk(draft.tree)}
         self._has_edge_values = bool(named & _EDGE_VALUES)
         # True if there is a transform that no flag replaces; it may change the rows of the graph.
@@ -380,12 +375,16 @@ class Transforms:
         """Note the verdict on one transform."""
         draft, last = self._draft, use.name.rpartition(".")[2]
         edits = draft.edits
+        # If another edit already covers the transform, the changed script does not use it any more.
         if edits.is_replaced(edits.start(use.node), edits.end(use.node)):
             draft.replaced.add(id(use.node))
         if advice := advice_of_name(use.name):
             draft.find(use.node, use.name, "missing", advice)
         elif last == "ToDevice":
             draft.find(use.node, use.name, "ignored", TO_DEVICE)
+        # A flag replaces a transform unless the saved graph is already transformed, because a data set applies it while
+        # it loads. OGB's data are prepared without the script, so untransformed. RandomLinkSplit is always replaced,
+        # because the saved graph must not be split into three.
         elif last in _FLAGS and (use.name == _SPLIT or self._is_ogb or not self._is_handed(use)):
             self._change(use, [_FLAGS[last]])
         elif last != "Compose" and self._is_ogb:
@@ -436,7 +435,10 @@ class Transforms:
 
 
 def _edge_split(call: ast.Call) -> str:
-    """Return the flag for a RandomLinkSplit's shares, or for the usual shares if these are unknown. Pure."""
+    """Return the flag for a RandomLinkSplit's shares, or for the usual shares if these are unknown. Pure.
+
+    An integer is a number of edges, not a share, so it counts as unknown.
+    """
     given = (argument(call, 0, "num_val"), argument(call, 1, "num_test"))
     shares = [
         default if each is None else literal(each) for each, default in zip(given, _SHARES, strict=True)
@@ -444,6 +446,7 @@ def _edge_split(call: ast.Call) -> str:
     parts = [round(100 * each) if isinstance(each, float) and 0 <= each < 1 else -1 for each in shares]
     if min(parts) < 0 or sum(parts) >= 100:
         return EDGE_SPLIT
+    # As `EDGE_SPLIT`: the flag, and the percentages train/valid/test.
     return f"{EDGE_SPLIT.split()[0]} {100 - sum(parts)}/{parts[0]}/{parts[1]}"
 
 

@@ -1,5 +1,6 @@
-"""Sources over a graph that PyG or DGL saved: its named arrays become features, labels, splits and edge columns.
+"""Sources over a graph that PyG or DGL made: its named arrays become features, labels, splits and edge columns.
 
+A source is the graph in the form that a conversion reads (`gloader.convert.source`): streams of edges and feature rows.
 The readers of PyG's and DGL's files, and of their objects in memory, make a store for each node type (`NodeStore`) and
 each relation (`EdgeStore`). `one_type_source` and `stored_source` make a source from these stores. `Attributes` finds
 each array by the names that the libraries use, and records its role for the receipt. The receipt lists the data that a
@@ -118,7 +119,7 @@ class Attributes:
         """Return the labels (N,) under the first of ``names`` with an array, -1 if unlabelled.
 
         If no name has an array, the labels are -1 for all nodes, or an error if ``needs_labels``. Raises as `to_labels`
-        and `require`.
+        and `require`. The error also names the alternative to labels, `OR_EDGES`: a dataset to predict edges.
         """
         if not needs_labels and self.find(*names) is None:
             return no_labels(num_nodes)
@@ -151,7 +152,10 @@ class Attributes:
         )
 
     def weights(self, *names: str, num_edges: int) -> NDArray[np.generic] | None:
-        """Return the edge weights (E,), or None without an array with one number per edge."""
+        """Return the edge weights (E,) under the first of ``names`` with an array.
+
+        Return None if there is no array, or if it does not have exactly one real number per edge.
+        """
         name = self.find(*names)
         if name is None:
             return None
@@ -186,20 +190,24 @@ class Attributes:
         if rows.ndim == 1 and is_requested:
             rows = rows.reshape(-1, 1)
         if rows.ndim != 2 or rows.dtype.kind not in "fiub":
-            # An array with a usual name may have another meaning. The user did not request it, so it is no error.
+            # An array of another form under a usual name may have another meaning, so it is no error, unless the user
+            # requested it.
             if not is_requested:
                 return None
             raise ShapeError(
                 f"{self.where}: {name} has shape {rows.shape} and dtype {rows.dtype}; features of edges are an (E, F) "
                 "array of real numbers"
             )
+        # A matrix of numbers with a usual name certainly has edge features, so that a wrong number of rows is an error.
         if rows.shape[0] != num_edges:
             raise ShapeError(f"{self.where}: {name} has {rows.shape[0]} rows for {num_edges} edges")
         self.used[name] = "edge features"
         return rows
 
     def edge_times(self, names: EdgeNames, *, num_edges: int) -> NDArray[np.generic] | None:
-        """Return the edge times (E,) under the user's name or else ``edge_time``. Return None without such an array.
+        """Return the edge times (E,) under the user's name, or else ``edge_time``. Return None without such an array.
+
+        The dtype is not checked here: `timed_edges`, which adds the times to the edges, checks it.
 
         Raises
         ------
@@ -221,7 +229,10 @@ class Attributes:
         return [name for name, array in self.arrays.items() if array.shape[:1] == (num_edges,)]
 
     def column_notes(self) -> tuple[str, ...]:
-        """Return the arrays' roles as one line for the receipt, or no line. Pure."""
+        """Return the arrays' roles as one line for the receipt, or no line. Pure.
+
+        The line omits ``edge_index``, the usual name of PyG's edges. The reader of the edges adds it to ``used``.
+        """
         roles = {name: role for name, role in self.used.items() if name != "edge_index"}
         text = ", ".join(f"{name}: {role}" for name, role in roles.items())
         return (f"{self.where}: {text}",) if text else ()
@@ -280,7 +291,7 @@ DGL_NAMES: Final = StoreNames(("feat", "features", "x"), ("label", "labels", "y"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedGraph:
-    """A library's graph: its name, and the options for a source over its arrays."""
+    """A library's graph, in a file or in memory: its name, and the options for a source over its arrays."""
 
     name: str  # a short display name
     origin: str  # the source as the user wrote it
@@ -332,7 +343,9 @@ class EdgeStore:
     relation: Relation
     edges: EdgeStream
     features: FeatureStream | None = None  # edge features, in edge order
-    arrays: Attributes | None = None  # the edge arrays; None means that the node's `Attributes` include them
+    # The edge arrays, for the receipt. None means that the receipt needs none, for example because the node type's
+    # `Attributes` include them, as in PyG's `Data`.
+    arrays: Attributes | None = None
     names: Collection[str] = ()  # names of arrays that may be times or features, for messages
 
 
@@ -354,7 +367,7 @@ def one_type_source(
     saved : the graph's name and options
     names : names of features and labels
     num_nodes : number of nodes. By default, the number of feature rows
-    resident_bytes : memory for the arrays
+    resident_bytes : memory that the source keeps; 0 if the arrays are mapped from a file or belong to the caller
 
     Raises
     ------
@@ -366,27 +379,27 @@ def one_type_source(
     labels = nodes.labels(*names.labels, num_nodes=count, needs_labels=saved.needs_labels)
     saved.require_columns([edges])
     num_edges = edges.edges.num_edges or 0
-    edge_arrays = edges.arrays
+    num_classes, features = count_classes(labels), array_features(rows)
+    splits = nodes.splits(count) or random_splits(labels, seed=saved.seed)
+    # Each search above records its array as used, so the notes come last.
+    notes, unused = nodes.column_notes(), nodes.unused(num_nodes=count, num_edges=num_edges)
+    if edges.arrays is not None:
+        notes += edges.arrays.column_notes()
+        unused += [f"{left}, edge data" for left in edges.arrays.unused(num_edges=num_edges)]
     return Source(
         name=saved.name,
         origin=saved.origin,
         num_nodes=count,
-        num_classes=count_classes(labels),
+        num_classes=num_classes,
         edges=edges.edges,
-        features=array_features(rows),
+        features=features,
         labels=labels,
-        splits=nodes.splits(count) or random_splits(labels, seed=saved.seed),
+        splits=splits,
         edge_features=edges.features,
         edge_file=saved.file,
         resident_bytes=resident_bytes,
-        column_notes=(*nodes.column_notes(), *(() if edge_arrays is None else edge_arrays.column_notes())),
-        unused=(
-            *nodes.unused(num_nodes=count, num_edges=num_edges),
-            *(
-                f"{left}, edge data"
-                for left in ([] if edge_arrays is None else edge_arrays.unused(num_edges=num_edges))
-            ),
-        ),
+        column_notes=notes,
+        unused=tuple(unused),
     )
 
 
@@ -406,7 +419,7 @@ def stored_source(
     edges : each relation's edges, in order
     saved : the graph's name and options
     names : names of features and labels
-    resident_bytes : memory for the arrays
+    resident_bytes : memory that the source keeps; 0 if the arrays are mapped from a file or belong to the caller
 
     Raises
     ------

@@ -1,9 +1,9 @@
 """A prepared dataset's fit on a machine: a run's plans are made without training.
 
-`DatasetQuestion` answers `gloader plan` for a prepared dataset, as `gloader.lab.analyze.fit.FitQuestion` does for a
-graph that is only given by its size. It opens a run's loader up to its memory plan, and stops there; a `PlannedLoader`
-keeps the plan. A fit is the division of a memory budget among the parts of a run. `ladder` returns the fits for several
-budgets.
+A fit (`Fit`) is the plan of a run for one memory budget: the budget's division among the parts of the run, and the
+loader's memory plan. `DatasetQuestion` answers `gloader plan` for a prepared dataset, as
+`gloader.lab.analyze.fit.FitQuestion` does for a graph that is only given by its size. It opens a run's loader up to its
+memory plan, and stops there; a `PlannedLoader` keeps the plan. `ladder` returns the fits for several budgets.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class DatasetQuestion:
     """
 
     def __init__(self, dataset: Dataset, settings: TrainSettings) -> None:
-        first_bytes()  # measures this process's memory before a batch is made, as in a run
+        # The first call measures this process's memory, and later calls return the same number. It must come before a
+        # batch is made: `RunLoader` counts these bytes as memory from before the run, as in training.
+        first_bytes()
         self.dataset = dataset
         self._settings = resolved_settings(settings, dataset)
         self._task = task_of(self._settings, dataset)
@@ -84,11 +86,11 @@ class DatasetQuestion:
 
     @property
     def learned_share(self) -> float:
-        """Share of the model's weights that are learned node rows (embeddings of types without features)."""
+        """Share of the weights' bytes, from 0 to 1, in learned node rows (embeddings of types without features)."""
         return learned_row_bytes(self._task.spec) / max(parameter_bytes(self._task.spec), 1)
 
     def least_share(self) -> RunBudget:
-        """Return the division of the least budget that `gloader train` accepts, rounded up to three digits.
+        """Return the least budget that `gloader train` accepts, rounded up to three digits, with its division.
 
         Raises
         ------
@@ -98,7 +100,7 @@ class DatasetQuestion:
         return self._opening.least()
 
     def least_to_train(self) -> int:
-        """Return the bytes of `least_share`."""
+        """Return the least budget in bytes, all parts of `least_share` together."""
         return self.least_share().total_bytes
 
     def train(self, budget_bytes: int) -> Fit:
@@ -108,7 +110,7 @@ class DatasetQuestion:
             return Fit(
                 budget=budget,
                 plan=planned.memory_plan,
-                topology=planned.load.home,
+                topology=planned.load.home,  # the choice between memory and SSD, not the opened edges
                 num_batches=self.num_batches,
             )
 
@@ -123,16 +125,17 @@ class DatasetQuestion:
             device=torch.device("cpu"),
             is_traced=False,
             factory=self._plan,
-            evaluates=True,
+            evaluates=True,  # an evaluation must fit too, as in `gloader train`
         )
 
     def _plan(
         self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
     ) -> AnyLoader:
-        """Return a loader's plan in place of a loader."""
+        """Return a loader's plan in place of a loader. ``device_dry_run`` is None, because the device is the CPU."""
         request = LoadRequest(dataset=dataset, seeds=self._seeds, settings=settings, dry_run=device_dry_run)
         stack = ExitStack()
         try:
+            # `RunLoader` always sets the loader's budget; 0 is only for the type checker.
             load, plan = plan_load(request, stack, budget_bytes=settings.memory.memory_budget or 0)
         except BaseException:
             stack.close()
@@ -141,7 +144,9 @@ class DatasetQuestion:
 
 
 def ladder(question: FitQuestion | DatasetQuestion) -> tuple[Fit, ...]:
-    """Return the plan for the least budget and its doublings, until memory holds the features or ends.
+    """Return the fits for the least budget and its doublings.
+
+    The last one is the first with all features in memory, or the last budget up to ``most_shown``.
 
     Raises
     ------
@@ -158,7 +163,10 @@ def ladder(question: FitQuestion | DatasetQuestion) -> tuple[Fit, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLoader:
-    """A loader's graph, features and plan. Owns the opened files until its context ends."""
+    """A loader's graph, features and plan. Owns the opened files until its context ends.
+
+    `RunLoader` reads ``graph``, ``features`` and ``device_tiers`` when it checks that an evaluation fits.
+    """
 
     load: MeasuredLoad
     memory_plan: MemoryPlan
@@ -166,7 +174,7 @@ class PlannedLoader:
 
     @property
     def graph(self) -> Any:
-        """The topology."""
+        """The opened edges, in memory or on the SSD."""
         return self.load.work.topology
 
     @property

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
 
 TRACE: Final = "trace.json"  # the recording's file in a run's folder
-# Names of changes (knobs) that give other batches, and of changes to the disk's rates.
-_BATCH_KNOBS: Final = frozenset({"fanout", "batch-size"})
+# Knobs are the names of changes.
+_BATCH_KNOBS: Final = frozenset({"fanout", "batch-size"})  # with these, the batches are other ones
+# Knobs that change the disk's rates.
 _DISK_KNOBS: Final = ("disk", "disk.random", "disk.write")
 
 
@@ -53,10 +54,12 @@ class Prediction:
     machine: Machine  # the machine of the replay
     shape: PipelineShape  # the replayed pipeline: its threads, buffers and ranks
     plan: MemoryPlan | None = None  # the new memory plan, if there is one
-    pack_bytes: int = 0  # largest disk usage of packs, if there is a new memory plan
+    # Largest disk usage of packs, if there is a new memory plan. A pack is a file with a superbatch's missing rows,
+    # batch by batch.
+    pack_bytes: int = 0
     # Keywords of `gloader.Loader` for the changes.
     settings: dict[str, Any] = field(default_factory=dict)
-    note: str = ""  # further remarks for the user
+    note: str = ""  # further remarks for the user; `Predictor` leaves it empty
 
 
 def open_run(run: Path) -> Predictor:
@@ -95,6 +98,7 @@ class Predictor:
         self._folder = folder
         self._stack = ExitStack()
         header = recording.header
+        # All speeds are 1, as recorded. The disk's rates are separate: they are part of the work's demands.
         self._machine = Machine(cores=header.cores)
         self._rates = header.rates
         self._recorded = work_of(recording, self.measured)
@@ -141,7 +145,8 @@ class Predictor:
         planned = self._planned(changes)
         work = changed_compute(self._fit.apply(self._work_of(planned, changes)), changes)
         prediction = self._replayed(changes.text, work, machine, changed_shape(planned.shape, changes))
-        # Counts and costs reproduce the unchanged run with a small error. The prediction has the same error.
+        # Counts and costs reproduce the unchanged run with a small error. The prediction has the same relative error,
+        # which the correction removes.
         return replace(
             prediction,
             replayed_s=prediction.replayed_s * self._correction,
@@ -189,7 +194,10 @@ class Predictor:
 
     @cached_property
     def _has_exchanged(self) -> bool:
-        """True if machines exchanged rows. Otherwise another network changes nothing."""
+        """True if machines exchanged rows: the read strategy is then, for example, "staged, exchanged".
+
+        Otherwise another network changes nothing.
+        """
         return any("exchanged" in str(event.notes.get("strategy", "")) for event in self.recording.events)
 
     @cached_property
@@ -216,7 +224,10 @@ class Predictor:
 
     @cached_property
     def _correction(self) -> float:
-        """The factor for predictions from counts and costs: the unchanged run's replayed over its modelled time."""
+        """The factor for predictions from counts and costs.
+
+        It is the unchanged run's time in the replay of the recorded work, divided by its time from counts and costs.
+        """
         planned = self._base_plan
         work = self._fit.apply(self._work_of(planned, NO_CHANGES))
         modelled = self._replayed("", work, self._machine, self.recording.header.shape)
@@ -224,22 +235,25 @@ class Predictor:
 
     def _planned(self, changes: Changes) -> Replanned:
         """Return a plan with ``changes``, for as many epochs as were recorded."""
-        header, count = self.recording.header, len(self._recorded.batches)
+        header, count = self.recording.header, len(self._recorded.batches)  # count: batches of all ranks
         # Another batch size gives another number of batches in as many epochs.
         if _has_other_batches(changes):
-            epochs = -(-count // (header.num_batches * header.shape.num_ranks))
+            epochs = -(-count // (header.num_batches * header.shape.num_ranks))  # rounded up
             count = epochs * self.replanner.epoch_batches(changes) * header.shape.num_ranks
         return self.replanner.counts(
             changes,
             num_batches=count,
             rates=changed_rates(self._rates, changes),
-            # A run chooses its read methods with this calibration as soon as it is measured.
+            # A run also chooses its read methods by the computing time, as soon as it has measured some batches.
             calibration=Calibration(hidden_s=self._hidden_s),
         )
 
     @cached_property
     def _hidden_s(self) -> float:
-        """The model's mean seconds per batch, in which reads can hide, divided among ranks and tables; 0 if unknown."""
+        """The model's mean seconds per batch, in which reads can hide, divided among ranks and tables; 0 if unknown.
+
+        They are divided, because the batches of all ranks and the reads of all tables share the disk.
+        """
         header = self.recording.header
         seconds = [event.seconds for event in self.recording.events if event.stage == "compute"]
         tables = max(1, len(header.tables))
@@ -247,7 +261,8 @@ class Predictor:
 
     def _work_of(self, planned: Replanned, changes: Changes) -> RunWork:
         """Return a plan's work, from the recorded work, the plan's counts and the recording's costs."""
-        rates, sampling = changed_rates(self._rates, changes), 1.0
+        rates = changed_rates(self._rates, changes)
+        sampling = 1.0  # a batch's sampling seconds, relative to the recorded batches
         recorded = work_of(self.recording, self.measured, rates=rates)
         if _has_other_batches(changes):
             base = self._base_plan
@@ -255,6 +270,8 @@ class Predictor:
             sizes = (planned.rows + planned.edges) / max(float((base.rows + base.edges).mean()), 1.0)
             sampling = planned.sample_s / base.sample_s if base.sample_s else 1.0
             recorded = resized_work(recorded, planned.batches, sizes, sampling=sampling)
+        # The costs depend on the new cache's slots. The sampling depends on the share of batches that stay in memory
+        # from their trace on, because these are not sampled again.
         return planned_work(
             recorded,
             planned.superbatches,

@@ -161,6 +161,12 @@ def test_nothing_to_plan() -> None:
         ([ids(1)], {"lookahead": [ids(3, 3)]}, r"lookahead\[0\] holds node 3 twice"),
         ([ids(-1)], {}, r"accesses\[0\] holds node -1 at position 0"),
         ([ids(9)], {"table": PlannerTable(9)}, r"ids are in 0\.\.9-1"),
+        ([ids(-1)], {"table": PlannerTable()}, "at position 0; ids are 0 or more"),
+        (
+            [ids(1)],
+            {"table": PlannerTable(), "device_resident": ids(-4)},
+            r"row ids must be 0 or more; got -4\.\.-4",
+        ),
         ([np.array([1.0])], {}, "dtype float64"),
         ([ids(1).reshape(1, 1)], {}, r"shape \(1, 1\)"),
         ([ids(1)], {"capacity": -1}, "capacity is -1"),
