@@ -54,7 +54,7 @@ def build_app() -> App:
         help=_HELP,
         help_format="markdown",
         version=gloader.__version__,
-        # A repeated flag is a typing error, except for the flags in `REPEATED`.
+        # A repeated flag is a typing error, except for flags with the annotation `core.flag_values.REPEATED`.
         default_parameter=Parameter(allow_repeating=False),
         # `main` reports errors itself, so cyclopts only raises them.
         exit_on_error=False,
@@ -64,6 +64,7 @@ def build_app() -> App:
         suppress_keyboard_interrupt=False,
     )
     app.command(prepare.prepare)
+    # `apply_recipe` adds the flags from a recipe: a YAML file with flags, given by ``--config``.
     app.command(train.train, config=apply_recipe)
     for command in (infer.infer, info.info, inspect.inspect, analyze.analyze):
         app.command(command)
@@ -78,7 +79,8 @@ def normalise(words: Sequence[str]) -> list[str]:
     """Return the command line with every flag hyphenated: ``--batch_size=8`` becomes ``--batch-size=8``. Pure.
 
     ``--symmetrize`` takes an optional value: a relation. A source or a path after it is no relation but the next
-    argument. The flag is then moved to the end, so that the parser does not take this argument as its value.
+    argument. The flag is then moved to the end, so that the parser does not take this argument as its value:
+    ``prepare --symmetrize edges:FILE OUT`` becomes ``prepare edges:FILE OUT --symmetrize``.
     """
     normal: list[str] = []
     last: list[str] = []  # flags that are moved to the end
@@ -96,7 +98,10 @@ def normalise(words: Sequence[str]) -> list[str]:
 
 
 def _command(arguments: Sequence[str]) -> App | None:
-    """Return the command that the first of ``arguments`` names, or None. `report` takes it for its message."""
+    """Return the command that the first of ``arguments`` names, or None.
+
+    `failure.report` needs it to write an error message with the command's flags.
+    """
     app = build_app()
     return next((app[word] for word in arguments[:1] if word in app), None)
 
@@ -107,16 +112,16 @@ def main(words: Sequence[str] | None = None) -> int:
     0: done; 1: the run failed; 2: the command line, a configuration or an input is wrong; 130: Ctrl-C;
     143: SIGTERM.
     """
-    # Otherwise torch's idle threads would spin on the cores that sampling and gathering need. This precedes torch's
-    # import, which reads the variable.
+    # With PASSIVE, torch's idle threads sleep. By default they spin, on the cores that sampling and gathering need. The
+    # variable must be set before torch is imported, because the import reads it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = normalise(sys.argv[1:] if words is None else words)
     try:
         with termination_unwinds():
             status = build_app()(arguments)
-    # The program that reads stdout, such as `head`, has ended. With stderr closed, Python prints no message about this
-    # at exit.
     except BrokenPipeError:
+        # The program that reads stdout, such as `head`, has ended. With stderr closed, Python prints no message about
+        # this at exit.
         sys.stderr.close()
         return EXIT_OK
     except REPORTED_ERRORS as error:
@@ -124,9 +129,9 @@ def main(words: Sequence[str] | None = None) -> int:
             raise
         report(error, _command(arguments))
         return exit_status(error)
-    # Ctrl-C or SIGTERM may lead to another error while blocks end. This is reported as the signal, not as a bug. All
-    # other exceptions, bugs and exits, are raised again.
     except BaseException as error:
+        # After Ctrl-C or SIGTERM, the end of a ``with`` block may raise another error. `report` then describes the
+        # signal, because such an error is no bug. All other exceptions, bugs and exits, are raised again.
         signalled = interruption_behind(error)
         if signalled is None:
             raise

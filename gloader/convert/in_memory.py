@@ -3,8 +3,9 @@
 Graphs have one node type or several. ``Dataset.from_...`` calls the functions ``write_...``: these check the arrays,
 make a source of them, and run `gloader.convert.prepare.prepare`. ``Dataset.to_...`` calls the functions ``to_...``.
 `Dataset` imports this module only when it is needed, and this module does not import `Dataset`, to avoid an import
-circle. A relation is an edge type. A link table lists edges to predict. The receipt of a conversion records the data
-that it found and used.
+circle. A source is a graph as the conversion reads it: streams of edges and feature rows, with labels and splits. A
+relation is an edge type. A link table lists edges to predict. The receipt is a conversion's list of the data that the
+conversion found and used.
 """
 
 from __future__ import annotations
@@ -51,6 +52,14 @@ EDGE_TIMES: Final = "edge_time"
 _COLUMN_TEXTS: Final = {WEIGHTS: "weights", EDGE_FEATURES: "edge features", EDGE_TIMES: "edge times"}
 # The splits, each with its mask's name in PyG and DGL.
 MASKS = (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask"))
+_LOG = logging.getLogger(__name__)
+# Keywords that ``write_...`` functions take only in their ``**`` arguments: arrays, splits, and options of the
+# conversion. For a misspelled keyword, `near_options` suggests one of them.
+_TOPOLOGY = ("edge_index", "indptr", "indices", "edge_weight")
+_COLUMNS = (EDGE_FEATURES, EDGE_TIMES)
+_SPLITS = ("train", "valid", "test")
+_OPTIONS = ("memory_budget", *PrepareOptions.__dataclass_fields__)
+_OF_HETERO = (*_SPLITS, "seed", "name", "num_classes", "feature_dtype", "links", *_OPTIONS)
 
 
 def tensor_of(array: NDArray[Any]) -> Any:
@@ -79,8 +88,9 @@ def _counts(
     }
     needed: dict[str, int] = {}
     for (source, _, destination), pair in edges.items():
-        are_ids = pair.ndim == 2 and pair.dtype.kind in "iu"
-        for node_type, ids in zip((source, destination), pair if are_ids else (), strict=False):
+        ends = pair if pair.ndim == 2 and pair.dtype.kind in "iu" else ()
+        # The lengths differ if ``pair`` is malformed: then there are no ids, or other than two rows.
+        for node_type, ids in zip((source, destination), ends, strict=False):
             needed[node_type] = max(needed.get(node_type, 0), int(ids.max(initial=-1)) + 1)
     return counts | {name: count for name, count in needed.items() if name not in counts}
 
@@ -100,13 +110,15 @@ def _edge_store(relation: Relation, pair: NDArray[Any], arrays: Mapping[str, NDA
     where = f"relation {relation_text(relation)}"
     edges = array_edges(pair, where=where, weight=arrays.get(WEIGHTS))
     columns = given_columns(arrays, where=where, num_edges=edges.num_edges)
+    # `EdgeArrays.timed` joins the edge times, if any, to the stream of edges.
     return EdgeStore(relation=relation, edges=columns.timed(edges), features=columns.feature_rows())
 
 
 def given_columns(arrays: Mapping[str, NDArray[Any]], *, where: str, num_edges: int | None) -> EdgeArrays:
     """Return the edge features and times in ``arrays``, whose keys are `EDGE_FEATURES` and `EDGE_TIMES`.
 
-    ``where`` names the arrays in messages. For ``num_edges``, None counts as 0.
+    ``where`` names the arrays in messages. ``num_edges`` is the number in the stream of edges. None, an unknown number,
+    counts as 0, so that no features or times are accepted.
 
     Raises
     ------
@@ -118,19 +130,10 @@ def given_columns(arrays: Mapping[str, NDArray[Any]], *, where: str, num_edges: 
     return EdgeArrays(
         weight=None,
         times=attributes.edge_times(names, num_edges=num_edges),
+        # No usual names are passed: only the key EDGE_FEATURES counts.
         features=attributes.edge_features(names, (), num_edges=num_edges),
         where=where,
     )
-
-
-_LOG = logging.getLogger(__name__)
-# Keywords that the functions below take only in their ``**`` arguments: arrays, splits, and options of the conversion.
-# For a misspelled keyword, `near_options` suggests one of them.
-_TOPOLOGY = ("edge_index", "indptr", "indices", "edge_weight")
-_COLUMNS = (EDGE_FEATURES, EDGE_TIMES)
-_SPLITS = ("train", "valid", "test")
-_OPTIONS = ("memory_budget", *PrepareOptions.__dataclass_fields__)
-_OF_HETERO = (*_SPLITS, "seed", "name", "num_classes", "feature_dtype", "links", *_OPTIONS)
 
 
 @near_options("Dataset.from_numpy", (*_TOPOLOGY, *_COLUMNS, *_SPLITS, "links", *_OPTIONS))
@@ -178,6 +181,7 @@ def write_numpy(
     """
     # All other keywords are options. The preparation refuses unknown options.
     arrays = {name: arrays_and_options.pop(name, None) for name in (*_TOPOLOGY, *_COLUMNS, *_SPLITS)}
+    # `Attributes` finds arrays by PyG's and OGB's names, such as "train_idx", which takes both ids and masks.
     given = {"x": features, "y": labels} | {f"{name}_idx": arrays[name] for name in _SPLITS}
     attributes = Attributes(
         arrays={name: np.asanyarray(array) for name, array in given.items() if array is not None},
@@ -245,8 +249,9 @@ def write_hetero(
         "reverse" relation
     edge_split : shares for train, valid and test, which divide the edges of ``edge_split_relation``, a relation or its
         name
-    reverse : reverse relations, such as {"buys": "bought_by"}, which lose held-out edges too. A relation named
-        rev_NAME, or with the same pairs, is found without this
+    reverse : reverse relations, such as {"buys": "bought_by"}. They lose the held-out edges too, which they would
+        otherwise reveal to the model. A relation that is named rev_NAME, or that holds the same pairs in the other
+        direction, is found without this
     symmetrize : relations within a type, or their names, that store both directions of each edge once. True means all
         relations within a type
     ranges, memory_budget : as in `write_numpy`
@@ -272,6 +277,7 @@ def write_hetero(
         options["dtype"] = options.pop("feature_dtype")
     splits = {f"{name}_idx": options.pop(name, None) for name in _SPLITS}
     seed, name = options.pop("seed"), options.pop("name", Path(path).name)
+    num_classes = options.pop("num_classes", None)
     given, classes = features or {}, labels or {}  # both by node type
     pairs = {parse_relation(relation): np.asanyarray(pair) for relation, pair in edges.items()}
     # For each edge column, such as the weights, its array by relation.
@@ -296,7 +302,9 @@ def write_hetero(
         },
         [
             _edge_store(
-                relation, pair, {name: of[relation] for name, of in columns.items() if relation in of}
+                relation,
+                pair,
+                {column: arrays[relation] for column, arrays in columns.items() if relation in arrays},
             )
             for relation, pair in pairs.items()
         ],
@@ -308,9 +316,9 @@ def write_hetero(
             needs_labels=bool(labels) or _needs_labels(options),
         ),
     )
-    # The receipt gets no notes on columns, because the arrays already have the names of keywords.
+    # The receipt gets no notes on the roles of columns, because the user gave each array under the keyword of its role.
     source = replace(source, links=array_tables(options.pop("links", None) or {}), column_notes=())
-    _write(source, path, options, num_classes=options.pop("num_classes", None), seed=seed)
+    _write(source, path, options, num_classes=num_classes, seed=seed)
 
 
 def _node_store(
@@ -353,6 +361,7 @@ def write_pyg(
     """
     from gloader.convert.sources.pyg import pyg_source
 
+    # The tensors belong to the caller, so they do not count as the conversion's memory (``is_mapped``).
     source = pyg_source(data, _saved(path, "pyg", "data", options, seed=seed), is_mapped=True)
     _write(source, path, options, num_classes=num_classes, seed=seed)
 
@@ -385,7 +394,7 @@ def write_dgl(
 
 
 def _needs_labels(options: Mapping[str, Any]) -> bool:
-    """True if the dataset gets no link tables, so that its task needs node labels. Pure."""
+    """True if no option makes link tables, so that the dataset's task needs node labels. Pure."""
     return not any(options.get(key) for key in ("links", "edge_split", "edge_tables"))
 
 
@@ -425,6 +434,7 @@ def to_pyg(arrays: Mapping[str, Any]) -> Any:
 
     # Only the arrays of a graph with named types have the key "num_nodes".
     typed, has_names = _by_type(arrays), "num_nodes" in arrays
+    # `import_data` returns the class ``Data`` and raises if PyG is missing, so it is called in both cases.
     data = import_data(f"to_pyg returns a {'HeteroData' if has_names else 'Data'} of torch-geometric")()
     if has_names:
         from torch_geometric.data import HeteroData
@@ -442,6 +452,8 @@ def to_pyg(arrays: Mapping[str, Any]) -> Any:
         if node_type in typed["features"]:
             store(node_type).x = torch.from_numpy(typed["features"][node_type])
     for node_type, labels in typed["labels"].items():
+        # The labels are the dataset's own read-only array, so they are copied. For read-only edge columns, `tensor_of`
+        # does the same. All other arrays are new.
         store(node_type).y = torch.tensor(labels)
         for name, key in MASKS:
             store(node_type)[key] = torch.from_numpy(mask(arrays[name], len(labels)))
@@ -539,7 +551,7 @@ def _write(
     path : the folder to make
     options : fields of `PrepareOptions`, as the user wrote them, and optionally "memory_budget"
     num_classes : number of classes; None keeps the source's
-    seed : key of a random edge split
+    seed : the default for ``edge_split_seed``, from which a random edge split follows
     """
     settings = dict(options)
     if (budget := settings.pop("memory_budget", None)) is not None:

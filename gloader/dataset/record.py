@@ -1,10 +1,11 @@
 """Rules for a dataset's commit record: its arrays, their dtypes and their lengths.
 
-The commit record ``dataset.json`` lists every array with name, dtype, shape and checksums. An array's name is its
-table's folder plus a plain name, such as "nodes/paper/" + "labels". `check_record` refuses a record whose arrays
-contradict each other, before any array is read. The other public functions return bounds for the arrays' values, from a
-checked record. A *format feature* is a name in the record. A version of gloader that does not know it refuses the
-dataset.
+The commit record ``dataset.json`` (`Manifest`) has an entry for every array: name, dtype, shape and checksums. An
+array's name is its table's folder plus a *plain name*, such as "nodes/paper/" + "labels". `check_record` refuses a
+record whose arrays contradict each other, before any array is read. `content_digest` identifies the content. The other
+public functions return bounds for the arrays' values, from a checked record. A *format feature* is an addition to the
+format, such as edge times. The record names the features that it uses, and a version of gloader that does not know one
+of them refuses the dataset.
 """
 
 from __future__ import annotations
@@ -49,8 +50,11 @@ def check_record(root: Path, manifest: Manifest) -> DatasetSchema:
 
     Raises
     ------
-    FormatError, VersionError
-        As `Dataset`.
+    FormatError
+        The record's kind or number of classes is invalid. An array is missing, belongs to no table, or has the wrong
+        dtype or shape. Types, relations, link tables, row ranges or format features are invalid.
+    VersionError
+        The record of a dataset with named types has another version.
     """
     if manifest.kind == HETERO_KIND:
         schema = read_schema(root, manifest)
@@ -77,7 +81,8 @@ def check_record(root: Path, manifest: Manifest) -> DatasetSchema:
 def content_digest(manifest: Manifest, schema: DatasetSchema) -> str:
     """Return a digest of a dataset's content. Equal arrays have equal digests, in any storage. Pure."""
     digest = hashlib.sha256()
-    # The order of types and relations affects the draws, and a type without arrays has its node count only here.
+    # The order of types and relations affects the random draws of samplers. A type without arrays has its node count
+    # only here.
     if schema.kind == "hetero":
         digest.update(f"{tuple(schema.num_nodes.items())} {schema.relations}\n".encode())
     # A link table's relation is only in the metadata. The order of link tables has no effect.
@@ -85,8 +90,8 @@ def content_digest(manifest: Manifest, schema: DatasetSchema) -> str:
         digest.update(f"links {table.name} {table.relation} {table.reverse}\n".encode())
     # The record's digests stand for the bytes, so no array is read.
     for name in sorted(manifest.arrays):
-        record = manifest.arrays[name]
-        digest.update(f"{name} {record.dtype} {record.shape} {record.digest}\n".encode())
+        entry = manifest.arrays[name]
+        digest.update(f"{name} {entry.dtype} {entry.shape} {entry.digest}\n".encode())
     return digest.hexdigest()[:32]
 
 
@@ -95,6 +100,7 @@ def node_limits(manifest: Manifest, schema: DatasetSchema, node_type: str) -> Va
     if schema.kind == "homogeneous":
         return edge_limits(manifest, schema, EDGE)
     count = schema.num_nodes[node_type]
+    # A type has no arrays of edges. The bounds for such arrays are given, but not used.
     return _limits(manifest, num_nodes=count, num_sources=count, num_edges=0)
 
 
@@ -149,9 +155,9 @@ def _check_typed(root: Path, manifest: Manifest, schema: DatasetSchema) -> None:
 
     def table(folder: str, names: tuple[str, ...]) -> dict[str, ArrayRecord]:
         """Return the existing arrays of the table in ``folder``, by plain name, and take them out of ``left``."""
-        records = {name: manifest.arrays[folder + name] for name in names if folder + name in left}
-        left.difference_update(folder + name for name in records)
-        return records
+        entries = {name: manifest.arrays[folder + name] for name in names if folder + name in left}
+        left.difference_update(folder + name for name in entries)
+        return entries
 
     labelled = []
     for node_type, count in schema.num_nodes.items():
@@ -175,13 +181,14 @@ def _check_typed(root: Path, manifest: Manifest, schema: DatasetSchema) -> None:
             raise FormatError(f"{root}: relation {text} misses {', '.join(missing)}")
         destinations, num_edges = schema.num_nodes[relation[2]], arrays["indices"].shape[0]
         sizes = f"{destinations} nodes of type {relation[2]!r} and {num_edges} edges of relation {text}"
+        # The number of nodes is 0, because a relation has no arrays of nodes, so this length is not used.
         _check_arrays(root, arrays, _lengths(0, destinations, num_edges), sizes)
     if left:
         raise FormatError(f"{root}: array {min(left)!r} belongs to no node type or relation in the record")
 
 
 def _lengths(num_nodes: int, num_destinations: int, num_edges: int) -> dict[str, int]:
-    """Return the required length of each array, by plain name. Splits are missing, because any length is valid."""
+    """Return the required length of each array, by plain name. Splits may have any length, so they have no entry."""
     return {
         "features": num_nodes,
         "features.scale": num_nodes,
@@ -201,15 +208,15 @@ def _check_arrays(
     for name, dtypes in DTYPES.items():
         if name not in arrays:
             continue
-        record = arrays[name]
-        if record.dtype not in dtypes:
+        entry = arrays[name]
+        if entry.dtype not in dtypes:
             raise FormatError(
-                f"{root}: {record.name} has dtype {record.dtype}; it must be {' or '.join(dtypes)}"
+                f"{root}: {entry.name} has dtype {entry.dtype}; it must be {' or '.join(dtypes)}"
             )
         num_dimensions = 2 if name in MATRICES else 1
-        if len(record.shape) != num_dimensions or record.shape[0] != lengths.get(name, record.shape[0]):
+        if len(entry.shape) != num_dimensions or entry.shape[0] != lengths.get(name, entry.shape[0]):
             raise FormatError(
-                f"{root}: shapes contradict each other: {record.name} {record.shape} with {sizes}"
+                f"{root}: shapes contradict each other: {entry.name} {entry.shape} with {sizes}"
             )
     for name in MATRICES:
         features = arrays.get(name)
@@ -225,7 +232,10 @@ def _check_arrays(
 
 
 def _check_columns_known(root: Path, manifest: Manifest) -> None:
-    """Raise FormatError if there are edge features or times without their format feature."""
+    """Raise FormatError if a relation has edge features or times, and the record does not name the format feature.
+
+    The feature of link tables is checked earlier, when the manifest is read.
+    """
     columns = [
         name for name in manifest.arrays if name.rpartition("/")[2] in EDGE_COLUMNS and not is_of_links(name)
     ]
@@ -236,7 +246,10 @@ def _check_columns_known(root: Path, manifest: Manifest) -> None:
 
 
 def _check_ranges(root: Path, manifest: Manifest) -> None:
-    """Raise FormatError if row ranges, the rows on this machine, are recorded for other arrays than all matrices."""
+    """Raise FormatError unless the record's row ranges, if any, are for exactly the feature matrices.
+
+    A record has row ranges if a machine stores only some of each matrix's rows.
+    """
     # Ids, labels and scales must be complete, because their readers ignore ranges.
     matrices = {
         name for name in manifest.arrays if name.rpartition("/")[2] in MATRICES and not is_of_links(name)

@@ -45,11 +45,13 @@ MOST_PRESAMPLED: Final = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowHeat:
-    """Access frequency of a table's rows, in the same unit for all tables."""
+    """The scores of one table's rows: the higher the score, the more batches are expected to need the row."""
 
     # (N,) number of presampled batches with the row, the row's probability to be in a batch, or the node's out-degree.
+    # All tables of a loader have the same kind of score, so that their scores are comparable.
     scores: NDArray[np.integer] | NDArray[np.floating]
-    # Function that returns the out-degrees (N,), which rank rows in no presampled batch. None if scores are no counts.
+    # If the scores count presampled batches, a function that returns the nodes' out-degrees (N,). They rank the rows
+    # with the count 0. None for the other kinds of score.
     degrees: Callable[[], IdArray] | None = None
 
     def plan(self, num_rows: int) -> DeviceCachePlan:
@@ -60,6 +62,7 @@ class RowHeat:
             return plan_device_cache(self.scores, num_rows)
         counts = cast("IdArray", self.scores)
         # If fewer nodes were sampled than the cache holds, degrees rank the other nodes.
+        # The counts are passed twice: they rank the rows, and the plan computes its expected hit rate from them.
         tail = None if np.count_nonzero(counts) >= num_rows else self.degrees()
         return plan_device_cache(counts, num_rows, tail=tail, accesses=counts)
 
@@ -89,7 +92,7 @@ def presampled_counts(
     num_batches = min(max(per_epoch, LEAST_PRESAMPLED), MOST_PRESAMPLED) if per_epoch else 0
 
     def nodes_of(number: int) -> tuple[IdArray, ...]:
-        """Return the nodes of batch ``number``, counted over epochs, for each type of the graph."""
+        """Return the nodes of a batch for each type of the graph. ``number`` counts the batches of all epochs."""
         epoch, index = divmod(number, per_epoch)
         batch = BatchId(epoch=epoch, index=index)
         seeds: Any = order.seeds_of(batch)
@@ -102,8 +105,8 @@ def presampled_counts(
         for arrays in run_together(
             [partial(nodes_of, number) for number in numbers], threads=threads, name="gloader-presample"
         ):
-            for node_type, type_counts in zip(num_nodes, counts, strict=True):
-                type_counts[arrays[node_type]] += 1  # once per batch, even if the node occurs several times
+            for type_number, type_counts in zip(num_nodes, counts, strict=True):
+                type_counts[arrays[type_number]] += 1  # once per batch, even if the node occurs several times
     return counts
 
 
@@ -122,13 +125,16 @@ def heat_of_tables(
 
     Parameters
     ----------
-    hotness : the kind of score. "presampled": the number of presampled batches with the row. "vip": the probability
-        that a batch needs the row. "degree": the node's out-degree over all relations
+    hotness : the kind of score. "presampled" is the number of presampled batches with the row. "vip" is the probability
+        that a batch needs the row, by vertex inclusion probability analysis (SALIENT++, MLSys'23). "degree" is the
+        node's out-degree over all relations
     types : each table's node type number
     graph : the graph; "vip" and "degree" read all of its edges
-    sampler, order : the run's sampler and order; seeds are numbered over all types
-    fanouts : each relation's fan-outs; the first hop is next to the seeds
-    is_collective : True if fan-outs count over all relations together
+    sampler, order : the run's sampler and order. Its seeds have one numbering over all types, see
+        `HeteroGraph.type_starts`
+    fanouts : each relation's fan-outs, in the graph's order of relations; the first hop is next to the seeds
+    is_collective : True if a node draws its fan-out from the in-edges of all relations together, False if from each
+        relation separately
     threads : number of sampling threads
 
     Raises
@@ -166,6 +172,7 @@ def _type_degrees(graph: HeteroGraph, number: int) -> IdArray:
     pieces = (
         topology.sources.pieces() for (source, _, _), topology in graph.relations.items() if source == name
     )
+    # A node's out-degree is the number of edges whose source it is.
     return access_counts(chain.from_iterable(pieces), graph.num_nodes[name])
 
 
@@ -190,7 +197,7 @@ def _node_seeds(order: AnyOrder) -> IdArray:
     Raises
     ------
     ConfigError
-        The seeds are edges, and their nodes are drawn.
+        The seeds are edges, so that there is no list of seed nodes.
     """
     if isinstance(order, RowOrder):
         raise ConfigError(

@@ -21,18 +21,17 @@ if TYPE_CHECKING:
 
 
 class DenseConv(nn.Module):
-    """``W x + b`` for the destinations.
+    """``W x + b`` for the destinations. Every method ignores the edges.
 
     Parameters
     ----------
     in_dim, out_dim : width of an input row and of an output row
     """
 
-    # See `Conv`.
-    column_step = 1
-    edge_dim = 0
-    edge_floats = 0
-    head = None
+    column_step = 1  # `project` can compute any range of columns
+    edge_dim = 0  # no edge features are read
+    edge_floats = 0  # `propagate` holds no floats per edge
+    head = None  # no layers follow `propagate`
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
@@ -41,14 +40,15 @@ class DenseConv(nn.Module):
         self.lin = nn.Linear(in_dim, out_dim)
 
     def forward(self, _x_src: torch.Tensor, x_dst: torch.Tensor, _block: DeviceBlock) -> torch.Tensor:
-        """Return (D, out_dim) for the destinations ``x_dst`` (D, in_dim)."""
+        """Return (D, out_dim) for the destinations ``x_dst`` (D, in_dim). Sources and edges are ignored."""
         result: torch.Tensor = self.lin(x_dst)
         return result
 
-    table_widths = one_part
+    # The methods below are for inference, which computes a layer for all nodes, a range of output columns at a time.
+    table_widths = one_part  # the table has one part, with one float per column
 
     def project(self, x: torch.Tensor, _degree: torch.Tensor, columns: slice) -> Table:
-        """Return the rows of ``x`` (n, in_dim), multiplied by the weights, bias included.
+        """Return the given columns of ``W x + b`` for the rows of ``x`` (n, in_dim), as a table with one part.
 
         Parameters
         ----------
@@ -56,11 +56,12 @@ class DenseConv(nn.Module):
         """
         return (functional.linear(x, self.lin.weight[columns], self.lin.bias[columns]),)
 
+    # The table already has each node's result, so there are no own terms to add to it.
     own_widths = no_own_widths
     project_own = no_own_terms
 
     def propagate(self, table: Table, _own: Table, part: Part, _columns: slice) -> torch.Tensor:
-        """Return the destinations' table rows.
+        """Return the destinations' own rows of the table, whose ids are ``part.nodes``.
 
         Parameters
         ----------

@@ -29,11 +29,12 @@ _PACKAGES = ("torch", "numpy", "numba")  # packages whose versions a result reco
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """One run's result: all epochs, and the accuracy with its best weights by validation."""
+    """One run's result: its epochs, its resources, and the metric with the weights of the best epoch by validation."""
 
     seed: int  # the run's random seed
     best_epoch: int  # the epoch with the best validation value, from 0
-    # Values of ``metric`` on the validation and test data, with the best weights. None if the dataset lacks this data.
+    # Values of ``metric`` on the validation and test data, with the best weights. Despite the names, the metric may be
+    # an error, see ``is_error``. None if the dataset lacks this data.
     valid_acc: float | None
     test_acc: float | None
     epochs: tuple[EpochRecord, ...]
@@ -51,15 +52,17 @@ class RunResult:
     rank_peak_rss_bytes: tuple[int, ...] = ()
     # The traffic from the dataset's URL since it was opened. None without a URL.
     objects: Mapping[str, Any] | None = None
-    memory_budget_bytes: int = 0  # budget of a machine
-    # Sum of the peaks of anonymous memory over the first machine's ranks, each counted above a bare `import torch`.
+    memory_budget_bytes: int = 0  # the memory budget of one machine, for all of its ranks
+    # Peak memory of the first machine, to compare with the budget: the sum over its ranks. A rank's peak is its largest
+    # anonymous memory (memory without a file behind it), less the memory after only `import torch`.
     peak_anonymous_bytes: int = 0
     device: str = "cpu"  # "cpu", or the GPU's name
 
 
 def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
-    """Return the content for ``result.json`` from one or more runs: means, and summed traffic. Pure.
+    """Return the content for ``result.json`` from one or more runs: means, and summed traffic.
 
+    Three entries are read from the system: this process's peak memory, the versions, and the machine.
     ``*_std`` is the unbiased standard deviation over the runs, or None for one run.
     """
     metric = results[0].metric
@@ -83,8 +86,8 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
         "rows_read": sum(s.rows_read for s in stats),
         "bytes_read": sum(s.bytes_read for s in stats),
         "bytes_written": sum(s.bytes_written for s in stats),
-        "requests": sum(s.requests for s in stats),
-        "edge_passes": sum(s.edge_passes for s in stats),
+        "requests": sum(s.requests for s in stats),  # reads of feature rows from the SSD
+        "edge_passes": sum(s.edge_passes for s in stats),  # passes over the edge file
         "edge_bytes_read": sum(s.edge_bytes_read for s in stats),
         "edge_bytes_written": sum(s.edge_bytes_written for s in stats),
         "stage_seconds": stage_seconds,
@@ -92,8 +95,10 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
         "memory_budget_bytes": max(result.memory_budget_bytes for result in results),
         "peak_anonymous_bytes": max(result.peak_anonymous_bytes for result in results),
         "peak_rss_bytes": peak_rss_bytes(),
+        # There is one peak per rank. It includes the process's earlier runs, so the last run's peaks cover all runs.
         "world_size": max(1, len(results[-1].rank_peak_rss_bytes)),
         "rank_peak_rss_bytes": list(results[-1].rank_peak_rss_bytes),
+        # The first run stands for all runs here, because they differ only in their seed.
         "num_parameters": results[0].num_parameters,
         "features": results[0].features,
         "policy": results[0].policy,
@@ -111,7 +116,8 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
         "versions": versions(),
         "machine": {"device": results[0].device, **machine()},
     }
-    if results[-1].objects is not None:  # includes all runs of this process
+    # The traffic is counted since the dataset was opened, so the last run's numbers cover all runs.
+    if results[-1].objects is not None:
         summary["objects"] = dict(results[-1].objects)
     tables = add_tables(s.tables for s in stats)
     if not tables:
@@ -133,7 +139,8 @@ def name_strategy(asked: str, chosen: Sequence[str]) -> str:
     Parameters
     ----------
     asked : the requested strategy, which is the whole text unless it is "auto"
-    chosen : the strategy of each superbatch, a number of batches whose rows are read in one way; counted in the text
+    chosen : the strategy of each superbatch. A superbatch is a group of batches whose rows are read with one strategy.
+        The text has the number of superbatches for each strategy
     """
     if asked != "auto" or not chosen:
         return asked
@@ -168,7 +175,7 @@ def _processor() -> str:
 
 def _overlap(stage_seconds: dict[str, float], seconds: float, sampler_threads: int) -> float:
     """Return the slowest stage's time divided by the wall time. It is 1 if all other stages run during this stage."""
-    # "wait" is the consumer's idle time and no stage.
+    # `STAGES` also contains "wait". This is the time in which the training loop waits for a batch, so it is no work.
     spent = {stage: time for stage, time in stage_seconds.items() if stage != "wait"}
     # The "sample" seconds are summed over the parallel sampling threads.
     spent["sample"] /= max(sampler_threads, 1)

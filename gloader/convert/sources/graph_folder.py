@@ -10,7 +10,9 @@ description lists node types under ``nodes`` and relations under ``edges``, with
       author: {num_nodes: 1200}
     edges:
       author:writes:paper: writes.parquet
-      paper:cites:paper: {file: cites.csv, src: citing, dst: cited, weight: times, time: day, features: [kind, place]}
+      paper:cites:paper: {file: cites.csv, src: citing, dst: cited, weight: count, time: day, features: [kind, place]}
+
+The receipt is the conversion's printed summary. It has a line on the role of each file's columns.
 """
 
 from __future__ import annotations
@@ -81,9 +83,10 @@ class EdgeEntry:
     file: Path  # the edges
     src: str | None = None  # None means that the column is found by its name, or is the first one
     dst: str | None = None  # None means that the column is found by its name, or is the second one
-    weight: str | None = None  # None means a column with a usual name, or no weights
-    time: str | None = None  # None means no times, unless the user names a column for all tables
-    # Column names with commas between them, or a file. None means no features, unless the user names columns.
+    weight: str | None = None  # None means a table's column with a usual name, or no weights
+    time: str | None = None  # None means no times, unless --edge-time names a column for all tables
+    # Column names with commas between them, or a file. None means no features, unless --edge-features names columns for
+    # all tables.
     features: str | None = None
 
     def open_array(self, name: str | None) -> NpyFile | None:
@@ -115,7 +118,8 @@ class GraphYaml:
     def files(self) -> list[Path]:
         """Return every file that the description may name.
 
-        A relation's ``weight``, ``time`` and ``features`` may be columns of its table. Their paths do not exist.
+        A relation's ``weight``, ``time`` and ``features`` may be files or columns of its table. For columns, the result
+        has paths that do not exist.
         """
         named = [
             path
@@ -157,6 +161,7 @@ def read_graph_yaml(folder: Path) -> GraphYaml:
         relation = _relation_of_key(text, nodes, f"{path}: edges.{text}")
         edges[relation] = _edge_entry(folder, value, f"{path}: edges.{text}")
     try:
+        # Only for its errors, about names and relations. A number that is not known yet counts as 0.
         checked_schema({node_type: entry.num_nodes or 0 for node_type, entry in nodes.items()}, list(edges))
     except GraphError as error:
         raise SourceError(f"{path}: {error}") from error
@@ -211,9 +216,9 @@ def _edge_entry(folder: Path, value: object, where: str) -> EdgeEntry:
     if file is None:
         raise SourceError(f"{where} has no file; name the table of its edges")
     # A list of columns becomes one text with commas.
-    listed = entry.get("features")
-    if isinstance(listed, list) and listed and all(isinstance(name, str) and name for name in listed):
-        entry = {**entry, "features": ",".join(listed)}
+    columns = entry.get("features")
+    if isinstance(columns, list) and columns and all(isinstance(name, str) and name for name in columns):
+        entry = {**entry, "features": ",".join(columns)}
     texts = {key: _text(entry, key, where) for key in _EDGE_KEYS if key != "file"}
     return EdgeEntry(folder=folder, file=file, **texts)
 
@@ -256,7 +261,9 @@ def _count(entry: Mapping[str, object], key: str, limits: tuple[int, int], where
 def open_edge_table(
     entry: EdgeEntry, *, where: str, names: EdgeNames, budget_bytes: int, notes: ColumnNotes
 ) -> tuple[EdgeStream, FeatureStream | None]:
-    """Open a relation's edges and edge features. Edges are a table with one row per edge, or a .npy (E, 2) or (2, E).
+    """Open a relation's edges, and its edge features or None.
+
+    The file of edges is a table with one row per edge, or a ``.npy`` array (E, 2) or (2, E).
 
     Parameters
     ----------
@@ -264,7 +271,7 @@ def open_edge_table(
     where : the description's path and key, for messages
     names : the user's columns of times and features, for tables whose entry names none
     budget_bytes : memory for the row offsets of edge features in a sparse matrix
-    notes : receives the receipt's lines on columns
+    notes : collects the receipt's lines on the columns of this file
 
     Raises
     ------
@@ -282,7 +289,7 @@ def open_edge_table(
 def _open_table(
     entry: EdgeEntry, names: EdgeNames, budget_bytes: int, notes: ColumnNotes
 ) -> tuple[EdgeStream, FeatureStream | None]:
-    """Return the edges in a table, and the edge features. The entry's columns go before the user's ``names``."""
+    """Return the edges in a table, and the edge features or None. The entry's columns precede the user's ``names``."""
     table = open_table(entry.file)
     named = {"weight": entry.weight, "time": entry.time}
     for key, column in named.items():
@@ -290,18 +297,23 @@ def _open_table(
             raise SourceError(
                 f"{key} is {shown(column)}; the columns of {entry.file} are {listed(table.names)}"
             )
-    keys = "src: COLUMN, dst: COLUMN"
+    keys = "src: COLUMN, dst: COLUMN"  # for a message about missing ends: the keys to add in graph.yaml
     edges = TableEdges.open(table, src=entry.src, dst=entry.dst, weight=entry.weight, keys=keys)
-    # The flag --edge-features names columns for all tables. A table without all these columns gets no features from it.
+    # The flags --edge-time and --edge-features name columns for all tables. A table without the column of times, or
+    # without one of the feature columns, gets no times or features from the flag.
+    time = entry.time or names.pick_time(table.names, usual=())
+    # If there is no flag, ``names.features`` is None, and so is ``common_features`` in any case.
     requested = set(str(names.features).split(","))
     common_features = names.features if requested <= set(table.names) else None
+    features = entry.features or common_features
     return edge_table_columns(
         edges,
-        # takes_times and takes_features are False if the user chose "none".
-        time=(entry.time or names.pick_time(table.names, usual=())) if names.takes_times else None,
-        features=(entry.features or common_features) if names.takes_features else None,
+        # takes_times and takes_features are False if the user chose "none", which also overrules the entry.
+        time=time if names.takes_times else None,
+        features=features if names.takes_features else None,
         budget_bytes=budget_bytes,
         notes=notes,
+        # The file that the entry names, if its ``features`` are no columns of the table.
         features_file=None if entry.features is None else entry.folder / entry.features,
         keys=("time", "features"),
     )
@@ -316,6 +328,7 @@ def _open_array(
             f"src and dst name columns, and {entry.file} is an array, (E, 2) or (2, E), without columns; leave them out"
         )
     weight = entry.open_array(entry.weight)
+    # prefers_rows=None refuses a (2, 2) array, which could have an edge per row or per column.
     edges = pair_file_edges(NpyFile.open(entry.file), prefers_rows=None, weight=weight)
     if (times := entry.open_array(entry.time) if names.takes_times else None) is not None:
         edges = timed_edges(edges, file_column(times))
@@ -369,6 +382,7 @@ def open_tables(argument: str, options: SourceOptions) -> GraphSource:
         where=str(graph.path),
     )
     counts = _counts(graph, features, relations)
+    # Without labels, the first type with nodes counts as the labelled type, and gets labels of -1.
     labelled = only_labelled(
         labelled_types, otherwise=next((name for name in counts if counts[name]), None), where=str(graph.path)
     )
@@ -391,7 +405,8 @@ def open_tables(argument: str, options: SourceOptions) -> GraphSource:
         num_classes=graph.nodes[labelled].num_classes or count_classes(labels),
         labels=labels,
         splits=_splits(graph, labelled, labels, options),
-        # The offsets and ids of all files stay in memory. Only one file at a time is read.
+        # Memory for the row offsets and ids of all files (`held_bytes`), and for reading the largest file
+        # (`reading_bytes`), because only one file at a time is read.
         resident_bytes=sum(held_bytes(*each) for each in rows.values())
         + sum(held_bytes(each.edge_features) for each in relations)
         + reading_bytes(
@@ -502,9 +517,10 @@ def _largest_id(name: str, relations: tuple[RelationSource, ...]) -> int:
         if name not in (first, last):
             continue
         for chunk in each.edges.chunks(_CHUNK_EDGES):
-            # The sources, the destinations or both, as the type is at one end of the relation or at both.
-            ends = [chunk.src] * (first == name) + [chunk.dst] * (last == name)
-            largest = max(largest, *(int(ids.max(initial=-1)) for ids in ends))
+            for node_type, ids in ((first, chunk.src), (last, chunk.dst)):
+                if node_type == name:
+                    largest = max(largest, int(ids.max(initial=-1)))
+    # More nodes than a dataset may have: the ids are probably no node numbers.
     if largest >= MAX_NODES:
         raise SourceError(f"{name!r} nodes have ids up to {largest} in the edges; give num_nodes")
     return largest

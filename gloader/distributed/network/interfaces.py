@@ -1,12 +1,13 @@
 """The machine's network interfaces, and gloo's settings for the choice among them.
 
 gloo is torch's library for transfers between CPUs. Its environment variable GLOO_SOCKET_IFNAME names the interface that
-it uses; a name that is given n times means n connections to each other machine. ``gloader doctor --network`` surveys
-the settings (`gloader.distributed.network.survey`), which calls this file. First, `list_interfaces` reads a machine's
-interfaces from Linux. `settings_to_try` then lists the settings to measure, and `advise` compares the measured trials.
-Both are pure.
+it uses; a name that is given n times means n connections to each other machine.
 
-- A card is a machine's description: its interfaces and its present setting.
+For ``gloader doctor --network``, `gloader.distributed.network.survey` calls this module. First, `list_interfaces` reads
+a machine's interfaces from Linux. `settings_to_try` then lists the settings to measure, and `advise` compares the
+measured trials. The last two are pure.
+
+- A `Card` is a machine's description (not a network card): its interfaces and its present setting.
 - A setting is the value of the variable on each machine. A trial is a setting with its measurements.
 - A loopback interface connects a machine only with itself.
 """
@@ -80,7 +81,8 @@ def list_interfaces(folder: Path = _CLASS) -> list[Interface]:
 def address_of_host_name() -> str:
     """Return the address that gloo uses if no interface is named.
 
-    It is the first of the host name's addresses that this machine has, or else 127.0.0.1.
+    It is the first of the host name's addresses that this machine has, or else 127.0.0.1. As in gloo, the test is to
+    bind a socket, which fails for an address of another machine.
     """
     with suppress(OSError, UnicodeError):
         for family, kind, protocol, _, address in socket.getaddrinfo(
@@ -93,7 +95,11 @@ def address_of_host_name() -> str:
 
 
 def open_sockets() -> dict[str, str]:
-    """Return the local address of each of this process's internet sockets, by the system's name of the socket."""
+    """Return the local address of each of this process's internet sockets, such as {"socket:[4711]": "10.0.0.3"}.
+
+    The keys are Linux's names of the sockets. A survey calls this before and after gloo connects: the new sockets show
+    the address that gloo uses.
+    """
     addresses = {}
     for entry in Path("/proc/self/fd").iterdir():
         # A descriptor may be closed by now, such as the one for this directory listing.
@@ -127,7 +133,10 @@ def _read(path: Path) -> str:
 
 
 class _Entry(ctypes.Structure):
-    """`struct ifaddrs` of the C library."""
+    """`struct ifaddrs` of the C library, an element of a linked list.
+
+    Only ``next``, ``name``, ``address`` and ``mask`` are read. The other fields give these their offsets.
+    """
 
     _fields_: ClassVar = [
         ("next", ctypes.c_void_p),
@@ -171,8 +180,8 @@ def _ip(pointer: int | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | 
 
 CONNECTIONS: Final = (2, 4)  # numbers of connections between two machines, tried in addition to 1
 MOST_TRIED: Final = 6  # maximum number of networks to try
-# Minimum ratio of another setting's rate to the present rate. A smaller gain may be noise, and is no reason to change a
-# launch script.
+# Minimum ratio of a setting's rate to the best rate so far, which at first is the current setting's. A smaller gain may
+# be noise, and is no reason to change a launch script.
 _GAIN: Final = 1.2
 
 
@@ -181,7 +190,8 @@ class Card:
     """A machine's description, sent to the other machines of a launch."""
 
     name: str
-    host: str  # id of the computer; several machines with one host are rehearsed on one computer
+    # Id of the computer and of its network. Machines that GLOADER_MACHINE simulates on one computer have the same host.
+    host: str
     interfaces: tuple[Interface, ...]
     named: str  # the value of GLOO_SOCKET_IFNAME, or ""
     resolved: str  # the host name's address
@@ -189,13 +199,13 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The value of GLOO_SOCKET_IFNAME on each machine."""
+    """A value of GLOO_SOCKET_IFNAME for each machine, or the current setting, which leaves the variable unchanged."""
 
-    names: tuple[str, ...]  # an interface of each machine; empty for the current setting
+    names: tuple[str, ...]  # one interface name per machine; empty for the current setting
     connections: int = 1  # number of connections between two machines
 
     def value_on(self, machine: int) -> str:
-        """Return the variable's value on ``machine``. Pure."""
+        """Return the variable's value on the machine with number ``machine``. Not for the current setting. Pure."""
         return ",".join([self.names[machine]] * self.connections)
 
 
@@ -205,9 +215,11 @@ class NetworkTrial:
 
     setting: Setting
     used: tuple[str, ...]  # local address of each machine's connections; empty if not connected
-    bytes_per_s: float  # rate of the slowest machine while all send; 0 if not connected
+    # The rate at which the slowest machine sends while every machine sends to all others; 0 if not connected.
+    bytes_per_s: float
     latency_s: float  # seconds of an almost empty exchange of all machines
-    # Bytes per second and latency in seconds, by two machines' numbers.
+    # (bytes per second in each direction, seconds of latency in one direction) of two machines. The key has the
+    # machines' numbers, the smaller number first.
     pairs: Mapping[tuple[int, int], tuple[float, float]]
     error: str  # the reason why no connection was made; empty if connected
 
@@ -224,11 +236,11 @@ def failed(setting: Setting, error: str) -> NetworkTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkAdvice:
-    """A recommended change of the network settings."""
+    """The result of `advise`: a recommended change of the network settings, or the reason why there is none."""
 
     lines: tuple[str, ...]  # one command per machine, run before torchrun; empty without a change
     reason: str  # for the change, or for no change, as text for the user
-    is_needed: bool  # whether the machines cannot connect without it
+    is_needed: bool  # True if the machines cannot connect with the current setting, even if no other setting connects
     trial: NetworkTrial | None  # the trial that shows the gain, if any
 
 
@@ -239,8 +251,7 @@ def settings_to_try(cards: Sequence[Card]) -> list[Setting]:
     Loopback connects only machines on one host.
     """
     is_one_host = len({card.host for card in cards}) == 1
-    # Bits per second of each candidate, by the interface names of all machines; a candidate is as fast as its slowest
-    # interface. For each network key that all machines have, a machine's first interface with this key is taken.
+    # The bits per second of each candidate. A candidate is one interface name per machine, in the order of ``cards``.
     speeds: dict[tuple[str, ...], float] = {}
     usable = [
         [interface for interface in card.interfaces if is_one_host or not interface.is_loopback]
@@ -248,10 +259,12 @@ def settings_to_try(cards: Sequence[Card]) -> list[Setting]:
     ]
     keys = [{key for interface in interfaces for key in _networks(interface)} for interfaces in usable]
     for key in sorted(set.intersection(*keys)) if keys else ():
+        # Each machine's first interface with this key.
         chosen = [
             next(interface for interface in interfaces if key in _networks(interface))
             for interfaces in usable
         ]
+        # A candidate is as fast as its slowest interface. An unknown speed counts as 0, so the candidate is tried last.
         speed = min((interface.bits_per_s or 0.0 for interface in chosen), default=0.0)
         speeds[tuple(interface.name for interface in chosen)] = speed
     ranked = sorted(speeds, key=lambda names: (-speeds[names], names))
@@ -263,7 +276,7 @@ def _networks(interface: Interface) -> set[str]:
     shared = {f"name {interface.name}"}
     for text in interface.addresses:
         address = ipaddress.ip_interface(text)
-        # Every interface has a link-local address, so that it identifies no network.
+        # Link-local addresses have the same prefix in every network, so this prefix identifies no network.
         if not address.is_link_local:
             shared.add(f"network {address.network}")
     return shared
@@ -295,7 +308,11 @@ def advise(cards: Sequence[Card], now: NetworkTrial, others: Sequence[NetworkTri
 
 
 def lost_as_it_is(cards: Sequence[Card]) -> str:
-    """Return the reason why gloo cannot connect with the current setting; "" if no reason is found. Pure."""
+    """Return the reason why gloo cannot connect with the current setting; "" if no reason is found. Pure.
+
+    gloo cannot connect if the variable names an interface that the machine lacks. With several hosts, it also cannot
+    connect if a machine's address is a loopback address.
+    """
     is_one_host = len({card.host for card in cards}) == 1
     for card in cards:
         known = {interface.name: interface for interface in card.interfaces}
