@@ -1,8 +1,9 @@
 """A DGL script's imports and calls, and their forms in `gloader.compat.dgl`, for `dgl_script`.
 
-First come tables of the calls that return graphs, and of the arguments that change. `LIBRARY` has the kinds of DGL's
-values, with which `read_uses` follows the script's variables. A "built" graph is made by the script, a "frame" is a
-graph's node or edge data, and "spaces" are ``g.nodes`` and ``g.edges``. Then come the functions that change imports
+First come tables of the calls that return graphs, and of the arguments that change. A kind is a label for the value
+that a variable holds, such as "graph" or "loader". `LIBRARY` has the kinds of DGL's values, with which `read_uses`
+follows the script's variables. A "built" graph is made by the script, a "frame" is a graph's node or edge data, and
+"spaces" are ``g.nodes`` and ``g.edges``. Then come the functions that change imports
 (`change_import`) and the arguments of loaders and samplers (`change_loading`). Some DGL examples have a helper function
 that numbers reverse edges. `leave_out_numbering` removes it, because a dataset has each edge's reverse.
 """
@@ -53,7 +54,10 @@ FLAGS: Final = {
     "to_simple": "--deduplicate",
     "remove_self_loop": "",
 }
-"""Changes to a graph, and the flags for `gloader prepare` that replace them; "" is only replaced with --self-loops."""
+"""Functions that change a graph, with the flag for `gloader prepare` that replaces each.
+
+`remove_self_loop` has no flag. It is needless if the script also needs --self-loops, and otherwise it is missing.
+"""
 STORED: Final = frozenset({"feat", "label", "train_mask", "val_mask", "test_mask", "weight", "edge_time"})
 """A graph's data that a dataset keeps."""
 NEEDLESS: Final = {
@@ -120,6 +124,7 @@ _SAME_AFTER = ("to", "int", "long", "cpu", "local_var", "formats", *FLAGS)
 _WHOLE = ("graph", "built")
 LIBRARY: Final = Library(
     kind_of_call=kind_of_call,
+    # These functions return their graph argument, changed, so the result has the argument's kind.
     hands_on=lambda name: name.startswith("dgl.") and name.rpartition(".")[2] in FLAGS,
     methods={(kind, name): kind for kind in _GRAPHS for name in _SAME_AFTER},
     attributes={
@@ -127,6 +132,7 @@ LIBRARY: Final = Library(
         **{(kind, space): f"spaces of {kind}" for kind in _WHOLE for space in ("nodes", "edges")},
         **{(f"space of {kind}", "data"): f"frame of {kind}" for kind in _WHOLE},
     },
+    # The kind of x[...], by the kind of x. OGB's dataset[0] is a pair, so a "graph" may also be this pair, and its [0].
     items={
         **{f"spaces of {kind}": f"space of {kind}" for kind in _WHOLE},
         "dataset": "graph",
@@ -135,7 +141,11 @@ LIBRARY: Final = Library(
         "loaded": "graphs",
         "graph": "graph",
     },
+    # The kind of a list comprehension, by the kind of its entries.
     several={"block": "blocks", "graph": "graphs"},
+    # The kinds of the variables that a value is unpacked to, in a loop or an assignment. The number in the key is the
+    # number of variables; 0 stands for any number. The three variables of a loader's loop are input nodes, output nodes
+    # and blocks; for link prediction, a loop has input nodes, pair graph, negative graph and blocks.
     loops={
         ("loader", 1): ("",),
         ("loader", 3): ("", "", "blocks"),
@@ -146,6 +156,7 @@ LIBRARY: Final = Library(
         ("loaded", 2): ("graphs", ""),
         ("graph", 2): ("graph", ""),
     },
+    # The kinds of function parameters with names that are usual in DGL's examples.
     parameters={
         **dict.fromkeys(("g", "graph", "hg"), "graph or block"),
         **dict.fromkeys(("block", "mfg", "pos_graph", "neg_graph", "pair_graph", "positive_graph"), "block"),
@@ -159,10 +170,10 @@ NAMES: Final = {
     "block": BLOCK_NAMES,
     "graph or block": GRAPH_NAMES | BLOCK_NAMES,
 }
-"""The names that values have, by kind."""
+"""The attributes that gloader's graphs and blocks have, by the kind of value."""
 
 
-OURS: Final = "gloader.compat."  # before a DGL module's name, this is gloader's module with the same names
+OURS: Final = "gloader.compat."  # prefix of a DGL module's name: dgl.nn is replaced by gloader.compat.dgl.nn
 COMPAT: Final = "import gloader.compat.dgl as dgl"
 
 
@@ -173,7 +184,8 @@ def change_import(draft: Draft, group: Sequence[Import], *, has_loader: bool) ->
     ----------
     draft : the script's draft
     group : the statement's names
-    has_loader : True if the script has a mini-batch loader. Only then the migrated script is to run without DGL.
+    has_loader : True if the script has a mini-batch loader. Only then the migrated script is to run without DGL,
+        because gloader replaces DGL for mini-batch training only.
     """
     statement = group[0].statement
     if isinstance(statement, ast.ImportFrom):
@@ -184,7 +196,7 @@ def change_import(draft: Draft, group: Sequence[Import], *, has_loader: bool) ->
             change_from(draft, group, modules=modules, renamed={"NodeDataLoader": "DataLoader"})
         return
     for one in group:
-        if not f"{one.dotted}.".startswith("dgl."):
+        if not f"{one.dotted}.".startswith("dgl."):  # with the dot, "dglgo" does not match
             continue
         alias, name, is_alone = one.alias, canonical(one.dotted), len(group) == 1
         if alias.asname is None:  # `import dgl.nn` binds the name dgl
@@ -192,7 +204,7 @@ def change_import(draft: Draft, group: Sequence[Import], *, has_loader: bool) ->
                 is_alone and _is_twice(draft, one) and draft.edits.delete_statement(statement, one.place.body)
             ):
                 draft.edits.replace_node(alias, COMPAT.removeprefix("import "))
-        elif name in SURFACE:
+        elif name in SURFACE:  # a module that `gloader.compat` has
             draft.edits.replace_node(alias, f"{OURS}{name} as {alias.asname}")
         else:
             _judge(draft, one, has_loader=has_loader)
@@ -201,8 +213,11 @@ def change_import(draft: Draft, group: Sequence[Import], *, has_loader: bool) ->
 
 
 def _judge(draft: Draft, one: Import, *, has_loader: bool) -> None:
-    """Note the verdict on an imported name of DGL, if the script never uses it."""
-    name = canonical(one.dotted)
+    """Note the verdict on an imported name of DGL, if the script never uses it.
+
+    The verdict is "maps" if gloader has the name, "changes" if the import is removed, and "missing" otherwise.
+    """
+    name = canonical(one.dotted)  # DGL's main public name
     if uses_of(draft, one) or not name.startswith("dgl.") or name in SURFACE:
         return
     if is_here(name) or name in LOADERS:
@@ -211,7 +226,7 @@ def _judge(draft: Draft, one: Import, *, has_loader: bool) -> None:
         if not is_here(name.removesuffix(".*")):
             draft.find(one.statement, one.dotted, "missing", advice_of(name))
     elif has_loader:
-        draft.replaced.add(id(one.alias))
+        draft.replaced.add(id(one.alias))  # so `is_needed` returns False, and the import is removed
         draft.find(one.statement, one.dotted, "changes", "it is not used: its import goes")
     else:
         draft.find(one.statement, one.dotted, "missing", advice_of(name))
@@ -219,6 +234,7 @@ def _judge(draft: Draft, one: Import, *, has_loader: bool) -> None:
 
 def _is_twice(draft: Draft, one: Import) -> bool:
     """Return True if an earlier ``import dgl`` or ``import dgl.nn`` in the same block binds the name dgl."""
+    # The imports of this form in the same block, in order. The first one is no repetition; all later ones are.
     plain = (
         each
         for each in draft.script.imports
@@ -250,9 +266,11 @@ def change_loading(draft: Draft, use: Use) -> None:
         draft.find(use.node, f"class {statement.name}", "missing", ADVICE["dgl.dataloading.Sampler"])
     if name not in LOADERS | SAMPLERS | {EDGE_SAMPLER}:
         return
+    # Notes "perhaps missing" if the script does not spell out all arguments, or does not call the class.
     draft.note_unknown(use)
     if use.call is None:
         return
+    # Names and nodes of all arguments: from the call, and from the mappings after ** (``spread``).
     given = [(item.name, item.value) for node in (use.call, *use.spread) for item in items_of(node)]
     for keyword, value in given:
         if keyword in NEEDLESS:
@@ -263,6 +281,7 @@ def change_loading(draft: Draft, use: Use) -> None:
             _check(draft, keyword, value)
     if name in LOADERS:
         _change_seeds(draft, use)
+    # Only if all arguments are written in the script does the absence of this one mean that there are no negatives.
     if name == EDGE_SAMPLER and use.is_written and use.written(4, "negative_sampler") is None:
         draft.find(use.node, use.name, "missing", _LABELS)
 
@@ -279,11 +298,13 @@ def _check(draft: Draft, name: str, value: ast.expr) -> None:
 
 def _change_seeds(draft: Draft, use: Use) -> None:
     """Replace a loader's edge ids by the name of a link table, which lists the edges to predict."""
-    sampler = use.argument(2, "graph_sampler")
+    sampler = use.argument(2, "graph_sampler")  # the argument's value, as inferred
+    # The argument's node in the script.
     edges = use.written(1, "indices") or use.written(1, "eids")
     if sampler is None or sampler.kind != "edge sampler" or edges is None or isinstance(literal(edges), str):
         return
-    draft.name_table(edges, "ids of edges", use, ())
+    draft.name_table(edges, "ids of edges", use, ())  # (): no further expressions hint at the table
+    # With several types, the ids are a mapping {relation: ids}. Its only key is the relation to split.
     draft.steps.split_edges(edges.keys[0] if isinstance(edges, ast.Dict) and len(edges.keys) == 1 else None)
 
 
@@ -291,7 +312,8 @@ def leave_out_numbering(draft: Draft) -> tuple[set[str], set[int]]:
     """Remove each function that numbers the reverse edges of a graph, and replace its calls.
 
     DGL's examples define such a function around ``to_simple(add_reverse_edges(g), writeback_mapping=True)``. It returns
-    the new graph and the edge numbers. A call of it is replaced by the pair of its graph argument and None.
+    the new graph and the edge numbers. A call of it is replaced by the pair of its graph argument and
+    None. The edge numbers may be None, because gloader ignores them (``reverse_eids``).
 
     Returns
     -------
