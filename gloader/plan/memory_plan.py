@@ -7,7 +7,8 @@ division of this rest, with its predicted seconds per step; the fastest one is c
 - A table is the feature rows of a node type or of a relation. A rank is a training process that the loader serves.
 - A feature buffer holds the feature rows of one batch for the loop. A step is one batch's part of the loop.
 - A superbatch is S batches that are planned together. Its missing rows are in no cache. They may be read ahead in one
-  pass over the file: into memory (staged), or into packs, which are files in batch order on the spill disk.
+  pass over the file: into memory (staged), or into packs, which are files in batch order on the spill disk. Staging is
+  the memory for staged rows.
 - A sweep is a pass over the edges on the SSD, which draws edges for many batches.
 - A cache outlook predicts how many accesses hit a cache, as a curve over the number of cached rows.
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 
 # Share of the memory for missing rows that is divided evenly, because the first batches also miss rows that the cache
-# holds later. The share is smaller than a plan's margin over the predicted rows, so the predicted rows still fit.
+# holds later. The share is smaller than the margin `_STAGED_MARGIN` in `predict`, so the predicted rows still fit.
 _EVEN_SHARE: Final = 1 / 16
 
 
@@ -68,9 +69,9 @@ def divide_cache(
     """Return the number of cached rows for each table that saves the most bytes of reading. Pure.
 
     A table's hit curve gives the hits over the number of cached rows. It is replaced by its smallest concave upper
-    bound. Then the next row of a table never saves more than the row before it. So the memory goes to the row that
-    saves the most, again and again. Rows that save nothing come last, in table order: they may still be used again.
-    More bytes never give a table fewer rows. The unused rest is smaller than the next row.
+    bound. Then the next row of a table never saves more than the row before it, so it is best to give the memory to the
+    row that saves the most per byte, again and again. Rows that save nothing come last, in table order: they may still
+    be used again. More bytes never give a table fewer rows. The unused rest is smaller than the next row.
 
     Parameters
     ----------
@@ -157,12 +158,13 @@ _MOST_BUFFERS = 5
 # Superbatches whose sampled batches may be kept at the same time: one is sampled, one is planned and one is executed.
 _KEPT_SUPERBATCHES = 3
 
-# Shares of these sampled batches that a candidate may keep. A batch that is not kept is sampled again when built. If
-# edges are swept, no batch is kept, because the spill disk holds the batch's edges.
+# Shares of these sampled batches that a candidate may keep. A batch that is not kept is sampled again when its
+# features are read. If edges are swept, no batch is kept, because the spill disk holds the batch's edges.
 _KEPT_SHARES = (0.0, 1 / 16, 1 / 4, 1.0)
 _KEPT_OF_SWEPT = (0.0,)  # `_KEPT_SHARES` if edges are swept
 
-# Idle memory is the budget's part without a planned use. It has three equal parts: for staged rows, for the next
+# Idle memory is the budget's part without a planned use. If "staged" was requested, `_with_cache` makes sure that it is
+# at least three times the staged rows. It has three equal parts: for staged rows, for the next
 # superbatch's staged rows, and for more buffers.
 _IDLE_PARTS = 3
 
@@ -209,12 +211,12 @@ class MemoryPlan:
     ring_bytes: int  # bytes of these feature buffers over all ranks
     cache_rows: tuple[int, ...]  # cached rows for each table
     superbatch: SuperbatchSize  # S with the reason
-    planned_accesses: tuple[int, ...]  # for each table: approximate accesses of S batches and the look-ahead
+    planned_accesses: tuple[int, ...]  # for each table: approximate accesses of S batches and of the next S
     missed_bytes: tuple[int, ...]  # for each table: bytes of a superbatch's distinct missing rows
     keep_bytes: int  # sampled batches that are kept from planning to execution
     pack_buffer_bytes: int  # buffers for writing and reading all tables' packs; 0 without packs
     parts: tuple[tuple[str, int], ...]  # all parts' names and bytes, for the report
-    predicted_step_s: float  # weighed step time, in which packs count more than their seconds
+    predicted_step_s: float  # step time; packs count more than their seconds, as they wear the disk
     candidates: tuple[str, ...]  # the chosen candidate and the next best ones, for the report
     step: StepSeconds  # prediction for the chosen candidate
     would_fit: bool  # features are read from the SSD, but features='auto' would hold all of them in memory
@@ -243,7 +245,7 @@ def plan_memory(
     must_pack: bool = False,
     num_buffers: int | None = None,
 ) -> MemoryPlan:
-    """Divide ``budget_bytes``: topology and batches first, then the rest so that a step is shortest. Pure.
+    """Divide ``budget_bytes``: edges and sampled batches first, then the rest so that a step is shortest. Pure.
 
     The plan tries numbers of feature buffers, superbatch sizes, packs or none, and kept shares of sampled batches. The
     host cache gets the rest, or ``cache_bytes``, and `divide_cache` divides it over the tables. Features in memory are
@@ -341,6 +343,7 @@ def _plan_of(
         predicted_step_s=best.step.weighed_s,
         candidates=tuple(dict.fromkeys(each.text for each in ranked)),  # texts omit some differences
         step=best.step,
+        # Features are on the SSD, this machine holds all rows, and they would fit instead of the caches.
         would_fit=best.features == "ssd"
         and not demand.work.is_exchanged  # other machines' rows are not held
         and demand.feature_bytes <= spare + demand.caches_bytes(shares.cache_rows),
@@ -364,7 +367,10 @@ def _named(part: str, table: TableDemand, demand: Demand) -> str:
 
 
 def _planned_parts(demand: Demand, num_batches: int) -> list[tuple[str, int]]:
-    """Return the parts for traces, plans and lookup tables, with superbatches of ``num_batches``. Pure."""
+    """Return the parts for traces, plans and lookup tables, with superbatches of ``num_batches``. Pure.
+
+    A trace is the list of a superbatch's accesses to rows.
+    """
     name = f"traces and plans of {num_batches} batches"
     if len(demand.tables) == 1:
         return [(name, demand.planning_bytes(num_batches))]
@@ -472,7 +478,10 @@ def _on_ssd(
 
 
 def _outlooks(demand: Demand, num_batches: int) -> tuple[CacheOutlook, ...]:
-    """Return each table's cache outlook with superbatches of ``num_batches``. Pure."""
+    """Return each table's cache outlook with superbatches of ``num_batches``. Pure.
+
+    If ``demand.is_reset``, each superbatch starts from an empty cache.
+    """
     return tuple(
         cache_outlook(table.reuse, demand.policy, num_batches=num_batches, is_reset=demand.is_reset)
         for table in demand.tables
@@ -480,7 +489,10 @@ def _outlooks(demand: Demand, num_batches: int) -> tuple[CacheOutlook, ...]:
 
 
 def _sizes(demand: Demand, superbatch: int | None) -> tuple[int, ...]:
-    """Return the superbatch sizes to try. If edges are swept, a size is at most half of a sweep's batches. Pure."""
+    """Return the superbatch sizes to try. If edges are swept, a size is at most half of a sweep's batches. Pure.
+
+    A larger superbatch would keep more batches on the spill disk than `SweepPlan` has room for.
+    """
     sizes = superbatch_sizes(demand.num_batches) if superbatch is None else (superbatch,)
     if demand.sweeps is None:
         return sizes
@@ -502,7 +514,7 @@ def _with_cache(
     if cache_bytes is None:
         rows = divide_cache(room, _cached_tables(demand, with_slots=True), outlooks)
     else:
-        # A requested size counts rows only, without the policy's bytes.
+        # A requested size counts rows only, without the policy's bytes per row (its slot).
         rows = divide_cache(cache_bytes, _cached_tables(demand, with_slots=False), outlooks)
     left = room - demand.caches_bytes(rows)
     if left < 0:
@@ -511,7 +523,7 @@ def _with_cache(
 
 
 def _cached_tables(demand: Demand, *, with_slots: bool) -> tuple[CachedTable, ...]:
-    """Return the tables' row sizes for the host cache. ``with_slots`` adds the policy's bytes per row. Pure."""
+    """Return the tables' row sizes for the host cache. ``with_slots`` adds the policy's slot per row. Pure."""
     return tuple(
         CachedTable(
             num_rows=table.num_nodes,
