@@ -2,8 +2,9 @@
 
 A pass reads edges from the SSD for the hops of many batches, see `gloader.dataset.edge_passes`. A frontier is one hop
 of one batch, and an owner is the index of a frontier in a pass. With several relations, a frontier has a part in each
-relation that it draws from. `open_passes` returns the passes for a sampler's rule. For several relations, these are
-`HeteroPasses`, which make one pass per relation, and `HeteroHops` combines the results.
+relation that it draws from. Its draws are the edges that the sampler chooses for it. `open_passes` returns the passes
+for a sampler's rule. For several relations, these are `HeteroPasses`, which make one pass per relation, and
+`HeteroHops` combines the results.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ def open_passes(
     ----------
     dataset : the dataset, or a relation for the rule of one relation
     rule : the sampler's rule
-    folder : the spill folder for the results
+    folder : the spill folder, a folder for temporary files, for the results
     settings : memory and disks
     buffers : buffers from `shared_buffers`, which several passes by a `UniformPickRule` use in turn, and which the
-        caller closes. By default, the passes own their buffers
+        caller closes. By default, the passes own their buffers. Passes by other rules ignore ``buffers``
 
     Raises
     ------
@@ -73,7 +74,9 @@ _NO_DRAWS = np.empty(0, dtype=np.int32)  # the draws in a relation that a fronti
 
 
 class HeteroPasses:
-    """`EdgePasses` for a `HeteroRule`. A pass reads one relation after another. Thread-safe: one pass runs at a time.
+    """`EdgePasses` for a `HeteroRule`. A pass reads one relation after another. Thread-safe.
+
+    The passes over a relation hold a lock while they read it.
 
     Owns the files, read queues and buffers of every relation with edges, until `close`.
 
@@ -83,7 +86,8 @@ class HeteroPasses:
     rule : the sampler's rule
     folder : the spill folder for the results
     settings : memory and disks. All relations use the same buffers in turn. If the rule reads full neighbour lists,
-        however, every relation with edges has its own buffers, with an equal share of the bytes
+        however, every relation with edges has its own buffers, with an equal share of the bytes,
+        because `ListPasses` cannot share buffers
 
     Raises
     ------
@@ -121,7 +125,7 @@ class HeteroPasses:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of the buffers, the page checksums and the page marks."""
+        """Bytes of the buffers, the page checksums and the page marks (one bit per page)."""
         held = [passes.resident_bytes for passes in self._passes if passes is not None]
         # Each relation's bytes contain the shared buffers, which exist once.
         return sum(held) - self._shared_bytes * max(len(held) - 1, 0)
@@ -133,6 +137,7 @@ class HeteroPasses:
 
         Takes the parameters of `EdgePasses.sweep`, and raises its errors.
         """
+        # For example, if only frontiers 0 and 2 draw from a relation, its ``numbers`` are {0: 0, 2: 1}.
         parts = [self._rule.parts(frontier) for frontier in frontiers]  # each frontier's parts, by relation
         hops: list[SweptHops | None] = []  # each relation's results
         owners: list[dict[int, int]] = []  # as the parameter of `HeteroHops`
@@ -179,7 +184,10 @@ class HeteroHops:
         return self._report
 
     def read(self, owner: int) -> tuple[NDArray[Any], ...]:
-        """Return the verified draws for ``frontiers[owner]`` in each relation. Raises as `SweptHops.read`."""
+        """Return the verified draws for ``frontiers[owner]`` in each relation. Raises as `SweptHops.read`.
+
+        The entry of a relation without draws is empty.
+        """
         return tuple(
             swept.read(numbers[owner]) if swept is not None and owner in numbers else _NO_DRAWS
             for swept, numbers in zip(self._hops, self._owners, strict=True)
@@ -216,7 +224,10 @@ def num_swept(dataset: Dataset) -> int:
 
 
 def _sum_of(reports: Sequence[PassReport]) -> PassReport:
-    """Return the sum of the passes' reports, with the ``way`` of the pass that read the most bytes. Pure."""
+    """Return the sum of the passes' reports, with the ``way`` of the pass that read the most bytes. Pure.
+
+    The ways are "direct", "merged" and "full", see `PassReport`.
+    """
     costs = [report.cost for report in reports]
     most = max(reports, key=lambda report: report.cost.read.bytes_read, default=None)
     return PassReport(
