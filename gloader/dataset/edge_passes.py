@@ -1,16 +1,16 @@
 """Passes over the edges on the SSD. One pass serves the hops of many batches.
 
-If the edges do not fit in memory, hops are sampled by passes. A frontier is one hop of one batch: the nodes whose
-in-edges the hop samples, with the random key of the draws. A pass takes the frontiers of many batches and reads the
-file ``indices`` once, in file order. It writes each frontier's draws, such as the source nodes of the drawn edges, to
-files in the spill folder, a folder for temporary files. Later each batch reads its draws back. An owner is the index of
-a frontier in the pass. A sampler's `HopRule` makes the frontiers, and defines the form
-of the draws. A page is a fixed number of bytes of the file, with a checksum. A hole is the unwanted pages between two
-wanted pages.
+If the edges do not fit in memory, hops are sampled by passes. A frontier is one hop of one batch: the nodes whose in-
+edges the hop samples, with the random key of the draws. A pass takes the frontiers of many batches and reads the file
+``indices`` once, in file order. It writes each frontier's draws, such as the source nodes of the drawn edges, to files
+in the spill folder, a folder for temporary files. Later each batch reads its draws back. An owner is the index of a
+frontier in the pass. A sampler's `HopRule` makes the frontiers, and defines the form of the draws. A page is a fixed
+number of bytes of the file, with a checksum. A hole is the unwanted pages between two wanted pages.
 
-`EdgePasses` is the protocol between sampling and reading. `PickedPasses` serves samplers that draw edges by position:
-the positions are known from the nodes' degrees, before any edge is read. The pass then works in three steps. It marks
-the pages that hold wanted positions. It plans its way through the file. It reads, and distributes the sources.
+`EdgePasses` is the protocol between sampling and reading. `PickedPasses` serves samplers that draw edges by position,
+an edge's index in the file: the positions are known from the nodes' degrees, before any edge is read. The pass then
+works in three steps. It marks the pages that hold wanted positions. It plans its way through the file. It reads, and
+distributes the sources.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class SweptHops(Protocol):
 
 
 class EdgePasses(Protocol):
-    """Passes over a dataset's edges, one after another. Owns files, rings and buffers until `close`."""
+    """Passes over a dataset's edges, one after another. Owns files, read queues and buffers until `close`."""
 
     @property
     def resident_bytes(self) -> int:
@@ -140,14 +140,15 @@ class PassCall:
     cancellation: Cancellation  # set to end the pass early
 
     def raise_if_cancelled(self, doing: str) -> None:
-        """Raise ChannelClosedError if the pass is cancelled; ``doing`` names the step, such as "marking lists of"."""
+        """Raise ChannelClosedError if the pass is cancelled. ``doing`` is the step, such as "marking the pages of"."""
         self.cancellation.raise_if_set(f"{doing} {self.label}")
 
 
 # If more than this share of the pages is wanted, the pass reads the full file. Marking the remaining pages would take
 # more time than it saves.
 _FULL_SHARE: Final = 0.6
-# `_mark` counts the marked pages again after each further num_pages / _LOOKS positions.
+# `_mark` counts the marked pages again after each further num_pages / _LOOKS positions. A count looks at all marks, so
+# it would be too slow after each frontier.
 _LOOKS: Final = 8
 
 
@@ -185,6 +186,7 @@ class PickedPasses:
         record = dataset.arrays["indices"]
         self._num_pages = record.num_pages
         # A portion is the part of the wanted positions that is listed at a time, in the order of the file.
+        # The rest of the memory is the buffers' (`shared_buffers`).
         self._portion_bytes = plan_pass_buffers(settings.memory_bytes).portion_bytes
         with dataset.as_opened():
             self._stored = stored_array(
@@ -315,8 +317,9 @@ class PickedPasses:
 
 
 def shared_buffers(memory_bytes: int) -> SharedBuffers:
-    """Return buffers for passes, of ``memory_bytes`` in all: for the pass, and for a reader of the draws.
+    """Return buffers for passes from a division of ``memory_bytes``: for the pass, and for a reader of the draws.
 
+    The reader is a lane, a queue of read requests with its own memory. The portions' memory is not part of the buffers.
     Raises as `PickedPasses`.
     """
     plan = plan_pass_buffers(memory_bytes)
