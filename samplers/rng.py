@@ -1,10 +1,10 @@
-"""Addressed randomness: every draw is a hash of (seed, epoch, batch, layer, node, draw), without a random stream.
+"""Addressed randomness: every draw is a hash of its address, without a random stream.
 
-So a batch does not depend on the order in which batches are sampled, or on the number of threads. A key is a hash of
-the first fields of the address. Keys are made in this order: `layer_key` for a layer (a hop) of a batch,
-`relation_key` for a relation (edge type) in the layer, `node_key` for a node in the relation. `word` makes 64 random
-bits from a node's key and a number. A draw is one random number for a node, made from half a word or a whole word:
-`bounded` for an integer, `unit` for a float.
+The address is (seed, epoch, batch, layer, relation, node, draw). So a batch does not depend on the order in which
+batches are sampled, or on the number of threads. A key is a hash of the first fields of the address. Keys are made in
+this order: `layer_key` for a layer (a hop) of a batch, `relation_key` for a relation (edge type) in the layer,
+`node_key` for a node in the relation. `word` makes 64 random bits from a node's key and a number. A draw is one random
+number for a node, made from half a word or a whole word: `bounded` for an integer, `unit` for a float.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gloader.core.kernels import njit
 _S11, _S32 = np.uint64(11), np.uint64(32)  # shifts
 LOW_32 = np.uint64(0xFFFFFFFF)  # mask for the lower 32 bits
 ONE = np.uint64(1)
-# A rejected draw takes another word, whose number is larger by this step. The step is above all word numbers of first
-# draws.
+# A rejected draw takes word number draw + _RETRY, then draw + 2 * _RETRY, and so on. The step is above all word
+# numbers of first draws.
 _RETRY = np.uint64(1 << 40)
 _UNIT = 2.0**-53  # distance between the values of `unit`
 to_int: Any = np.int64  # in kernels a plain int() keeps an unsigned integer unsigned
@@ -65,7 +65,7 @@ def relation_key(key: np.uint64, relation: int) -> np.uint64:
 
 @njit(cache=True, nogil=True, inline="always")
 def node_key(key: np.uint64, node: int) -> np.uint64:
-    """Return the key of ``node`` in the layer with ``key``. Pure."""
+    """Return the key of ``node`` in the relation with ``key``. Pure."""
     # Without the added one, node 0 would not change the key.
     return mix64(key ^ (np.uint64(node) * GOLDEN + ONE))
 
@@ -108,7 +108,7 @@ def settle(key: np.uint64, draw: int, bits: np.uint64, bound: np.uint64) -> np.u
     """Return a uniform integer below ``bound`` from 32 random ``bits``; reject and redraw biased bits. Pure.
 
     Multiply, shift and reject (Lemire, "Fast random integer generation in an interval", TOMACS'19): exactly
-    uniform for uniform bits.
+    uniform for uniform bits and a bound below 2**32. See `redraw` for larger bounds.
     """
     product = bits * bound
     if bound > LOW_32 or product & LOW_32 < bound:
@@ -118,7 +118,7 @@ def settle(key: np.uint64, draw: int, bits: np.uint64, bound: np.uint64) -> np.u
 
 @njit(cache=True, nogil=True)
 def _settle_edge(key: np.uint64, draw: int, product: np.uint64, bound: np.uint64) -> np.uint64:
-    """Finish `settle` in the rare case that needs a division: accept the bits, or draw again."""
+    """Finish `settle` in its rare cases: the bits may be biased, which a division decides, or the bound is large."""
     if bound <= LOW_32 and product & LOW_32 >= (LOW_32 + ONE - bound) % bound:
         return product >> _S32
     return redraw(key, draw, bound)
@@ -137,5 +137,8 @@ def bounded(key: np.uint64, draw: int, bound: int) -> int:
 
 @njit(cache=True, nogil=True, inline="always")
 def unit(key: np.uint64, draw: int) -> float:
-    """Return draw ``draw`` for a node as a float64 in (0, 1], a multiple of 2**-53. Pure."""
+    """Return draw ``draw`` for a node as a float64 in (0, 1], a multiple of 2**-53. Pure.
+
+    Draw i is made from word i, which the draws 2i and 2i + 1 of `bounded` use too.
+    """
     return ((word(key, np.uint64(draw)) >> _S11) + ONE) * _UNIT
