@@ -116,7 +116,7 @@ class LockedFolder:
                 raise
         except FileNotFoundError:
             return False
-        except OSError:
+        except OSError:  # not StoreLockedError: another process then holds the folder, so it stays
             if is_created:
                 self._os_io.rmdir(self.path)
             raise
@@ -153,7 +153,7 @@ def lock_folder(path: Path, *, os_io: OsIO = REAL_OS) -> int:
 
 
 def holder_of(path: Path, *, os_io: OsIO = REAL_OS) -> int | None:
-    """Return the process that holds the lock from `lock_folder`, or None if the system does not report it."""
+    """Return the id of the process that holds the lock from `lock_folder`, or None if it is not reported."""
     try:
         status = os_io.stat(path)
         lines = _LOCKS.read_text("ascii").splitlines()
@@ -178,7 +178,7 @@ def empty_folder(path: Path, *, os_io: OsIO = REAL_OS) -> None:
 
 
 def remove_tree(path: Path, *, os_io: OsIO = REAL_OS) -> None:
-    """Remove a folder. A second attempt is enough, because a folder that remains only costs space."""
+    """Remove a folder, with a second attempt after an error. A folder that remains only costs space."""
     try:
         os_io.rmtree(path)
     except FileNotFoundError:
@@ -239,9 +239,10 @@ def write_chunks_atomically(
     label: str = "file",
     os_io: OsIO = REAL_OS,
 ) -> None:
-    """Replace ``path`` by a file with all ``chunks``. On an error the old file stays.
+    """Replace ``path`` by a file with all ``chunks``. On an error before the rename the old file stays.
 
-    Dead processes' drafts for the same file are removed first.
+    If only forcing the folder to the device fails, the new file has the name already. Without ``temporary``, dead
+    processes' drafts for the same file are removed first.
 
     Parameters
     ----------
@@ -344,7 +345,7 @@ def make_output_folder(folder: Path, *, os_io: OsIO = REAL_OS) -> list[Path]:
 
 
 def remove_empty(folders: Sequence[Path], *, os_io: OsIO = REAL_OS) -> None:
-    """Remove ``folders``, parents first in the list, from the last to the first, if they are empty."""
+    """Remove each of ``folders`` that is empty, last to first; the list has parents first. Errors are ignored."""
     for folder in reversed(folders):
         with contextlib.suppress(OSError):
             os_io.rmdir(folder)
@@ -413,7 +414,7 @@ def _remove_if_dead(draft: Path, os_io: OsIO) -> None:
         if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
             os_io.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os_io.unlink(draft)
-    except (BlockingIOError, FileNotFoundError):  # the process lives, or has just ended
+    except (BlockingIOError, FileNotFoundError):  # the process lives, or the draft is gone
         return
     finally:
         close_quietly(fd, os_io=os_io)
