@@ -1,7 +1,12 @@
 """The migration of a script that uses PyG: a `_PygScript` reads the uses of PyG and writes the draft.
 
 The uses come from `gloader.bridges.migrate.read_uses`. A use is a name of PyG, or an attribute of a value that came
-from PyG. Each use gets a verdict, such as "maps" or "missing", and if possible its text is changed:
+from PyG. A use's ``held`` is that value, whose kind is "data", "batch", "loader" or the like; None for a name of PyG.
+A use's ``place`` is its statement and the block that contains the statement.
+
+Each use gets a verdict: "maps" (gloader has the name), "stays" (it remains PyG's), "changes" (the draft replaces or
+removes it), "ignored" (it has no effect), "missing" or "perhaps missing" (the user must act). If possible, the use's
+text is changed:
 
 - A call that loads or makes the loaders' graph is replaced by the opening of a prepared dataset.
 - A loader gets gloader's name and arguments.
@@ -101,18 +106,24 @@ def _kind_of_call(name: str) -> Kind:
     return ""
 
 
+# Rules that find the kinds of PyG's values; `Library` explains the tables' keys.
 _LIBRARY: Final = Library(
     kind_of_call=_kind_of_call,
     # No function of PyG takes a graph and returns it: transforms are objects, which are made first and then called.
+    # (The imported `hands_on` finds such calls of objects.)
     hands_on=lambda name: False,  # noqa: ARG005
+    # (kind of the value, method): the result's kind. "()" calls the value; kind "" is any other value.
     methods={
         **{(kind, name): kind for kind in ("data", "batch") for name in MOVES},
         ("transform", "()"): "data",
         ("", "to_pyg"): "data",
     },
+    # (kind of the value, attribute): the attribute's kind.
     attributes={("loader", "data"): "data", ("dataset", "data"): "data", ("dataset", "_data"): "data"},
+    # Kind of x: the kind of x[...]. A "store" is one node type or relation of a graph.
     items={"dataset": "data", "data": "store", "batch": "batch"},
     several={},
+    # (kind of the value, number of variables in a loop or an unpacking): the variables' kinds.
     loops={("loader", 1): ("batch",), ("data", 3): ("data", "data", "data"), ("data", 2): ("data", "data")},
     parameters={},
 )
@@ -125,7 +136,11 @@ def draft_pyg(text: str, tree: ast.Module) -> Draft:
 
 
 class _PygScript:
-    """A PyG script under migration."""
+    """A PyG script under migration.
+
+    The draft's methods: `Draft.find` adds a finding; `Draft.note` adds the finding "changes", or, if the edit failed,
+    `Draft.by_hand` adds "missing"; `Draft.look_at` refuses the edits of a node inside an f-string.
+    """
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -134,12 +149,13 @@ class _PygScript:
         self._has_loader = bool(loaders)
         graphs = [data_argument(use) for use in loaders]  # the loaders' arguments ``data``
         self._in_loaders = {id(each) for each in graphs}  # identities of the loaders' graph arguments
-        # Names of the graphs that loaders receive, and of the graphs from which these were transformed.
+        # Names of the graphs that loaders receive. The loop adds the names from which these graphs were moved or
+        # transformed (by the calls in ``handed_on``), until it finds no more.
         self._loader_graphs = {each.id for each in graphs if isinstance(each, ast.Name)}
         handed_on = {id(use.call) for use in uses if use.call is not None and hands_on(use)}
         while more := sources_of(draft.tree, self._loader_graphs, handed_on) - self._loader_graphs:
             self._loader_graphs |= more
-        # And the names of these graphs' types and relations.
+        # Add the names of these graphs' parts, such as ``paper`` in ``paper = data["paper"]``.
         self._loader_graphs |= parts_of(draft.tree, self._loader_graphs)
         self._unknown: set[str] = set()  # names of graphs with an unknown source
         self._opens_dataset = False  # True if the changed script opens a dataset
@@ -183,7 +199,7 @@ class _PygScript:
         if self._is_ogb:
             self._flat_labels()
         self._report_unknown_graphs()
-        draft.edits.is_frozen = False
+        draft.edits.is_frozen = False  # the last `look_at` may have set it; imports are never in f-strings
         for group in grouped(draft.script.imports):
             self._imports(group)
         for module, names in self._names.items():
@@ -207,10 +223,11 @@ class _PygScript:
     def _loader(self, use: Use) -> None:
         """Give a loader gloader's name and arguments."""
         draft, name = self._draft, LOADERS[use.name]
+        # A plain name needs no edit, because its import changes. ``can_go`` is False if the edit failed.
         can_go = isinstance(use.node, ast.Name) or draft.edits.replace_node(use.node, self._need(name))
         draft.note(use.node, use.name, f"{_ADAPTER}.{name}", can_go=can_go)
         if can_go and isinstance(use.node, ast.Attribute):
-            draft.replaced.add(id(use.node))
+            draft.replaced.add(id(use.node))  # so that an import only for this use is removed
         change_loader(draft, use, has_labels=self._is_ogb)
 
     def _dataset(self, use: Use) -> None:
@@ -228,17 +245,22 @@ class _PygScript:
         if use.name in OGB_CLASSES:
             self._ntype = OGB_TYPED.get(folder.name)
         else:
+            # RandomLinkSplit is left out: it would split the graph into three, and a dataset needs the whole graph.
             behind = f"line {call.end_lineno}{self._transforms.left_out()}"
             self._to_save.append((f"{without_split(call)}[0]", folder.path, behind))
 
     def _save(self, graph: str, folder: str, *, behind: str) -> None:
-        """Note the step that makes a dataset from a PyG graph."""
+        """Note the step that makes a dataset from a PyG graph.
+
+        For example: ``in the script as it is, behind line 9: import gloader; gloader.Dataset.from_pyg(data, "data/a")``
+        """
         where = f"in the script as it is, behind {behind}:"
         self._draft.steps.add(where, f'import gloader; gloader.Dataset.from_pyg({graph}, "{folder}")')
 
     def _made(self, use: Use) -> None:
         """Replace a call that makes or loads the loaders' graph by the opening of a prepared dataset."""
         draft, node, call = self._draft, use.place.statement, use.call
+        # The call must make the assigned value itself, perhaps with method calls behind it: ``data = Data(x).to(gpu)``.
         target = node.targets[0] if isinstance(node, ast.Assign) and innermost(node.value) is call else None
         name = target.id if isinstance(target, ast.Name) and target.id in self._loader_graphs else None
         if call is None or (name is None and id(call) not in self._in_loaders):
@@ -262,7 +284,11 @@ class _PygScript:
             self._save(name or ast.unparse(call), folder, behind=f"line {last}{without}")
 
     def _last_change(self, name: str, use: Use) -> int | None:
-        """Return the last line that changes the graph ``name``, made by ``use``, before a loader receives it."""
+        """Return the last line that changes the graph ``name``, made by ``use``, before a loader receives it.
+
+        A change sets or deletes a part of a graph. If the script has a transform that may change a graph's rows, a line
+        that binds ``name`` again is also a change.
+        """
         last, is_behind = use.place.statement.end_lineno, False
         for node in use.place.body:
             within = list(ast.walk(node))
@@ -279,7 +305,9 @@ class _PygScript:
     def _report_unknown_graphs(self) -> None:
         """Report loader arguments with an unknown source as perhaps missing."""
         draft = self._draft
-        if not self._opens_dataset:  # without a dataset, attributes may not be GraphData's
+        # If the script opens no dataset, its graph is perhaps no GraphData: the findings that its attributes map are
+        # dropped.
+        if not self._opens_dataset:
             draft.findings = {
                 each: None
                 for each in draft.findings
@@ -290,10 +318,12 @@ class _PygScript:
             if use.held is not None or use.name not in LOADERS or use.call is None:
                 continue
             given, held = data_argument(use), use.argument(0, "data")
-            if given is None or id(given) in draft.replaced:
+            if given is None or id(given) in draft.replaced:  # no graph is given, or an edit has replaced it
                 continue
+            # The source is known: a data set, or a graph that the script makes or loads.
             if held is not None and held.kind in {"data", "dataset"} and root_of(given) not in self._unknown:
                 continue
+            # A function's parameter is assumed to be the graph of the dataset that the script opens.
             if not (self._opens_dataset and isinstance(given, ast.Name) and given.id in parameters):
                 draft.find(given, draft.edits.of(given), "perhaps missing", _FROM_ELSEWHERE)
 
@@ -339,7 +369,10 @@ class _PygScript:
             self._apply(use, use.call)
 
     def _one_for_all(self, use: Use, value: ast.AST) -> None:
-        """Rewrite ``a, b = value`` as ``a = b = value``: one dataset holds the link tables of all splits."""
+        """Rewrite ``a, b = value`` as ``a = b = value``.
+
+        A RandomLinkSplit makes one graph per split, but one dataset holds the link tables of all splits.
+        """
         node, draft = use.place.statement, self._draft
         if (
             not isinstance(node, ast.Assign)
@@ -398,6 +431,7 @@ class _PygScript:
             return
         last = self._last_change(target.id, use)
         if last != statement.end_lineno:
+            # The last entry is that of the data set opened last; the graph is assumed to be from it.
             _, folder, _ = self._to_save.pop()
             self._to_save.append((target.id, folder, f"line {last}{self._transforms.left_out()}"))
 
@@ -424,6 +458,7 @@ class _PygScript:
             STORE_NAMES if held.kind == "store" else HETERO_DATA_NAMES if self._is_typed else DATA_NAMES
         ):
             draft.find(node, f"data.{name}", "maps", self._kind)
+        # Text that an edit has replaced needs no verdict.
         elif not draft.edits.is_replaced(draft.edits.start(node), draft.edits.end(node)):
             advice = DATA_ADVICE.get(
                 name, f"a {self._kind} has no such thing; its dataset or its batches may have it"
@@ -451,6 +486,7 @@ class _PygScript:
         # True if the dataset is made from this graph after the script's changes. OGB's graphs are prepared unchanged.
         is_own = made_by in _MADE or (_kind_of_call(made_by) == "dataset" and made_by not in OGB_CLASSES)
         becomes = ""
+        # Batches have what a script sets on ``loader.data``, and the ids that it sets on its own graph.
         if made_by in LOADERS or (is_own and name in {"n_id", "e_id"}):
             becomes = "batches have it"
         elif is_own and (name in SAVED_NAMES or name == "[]" or isinstance(statement, ast.Delete)):
@@ -464,7 +500,10 @@ class _PygScript:
             draft.find(node, draft.edits.of(node), "missing", advice)
 
     def _is_other(self, use: Use) -> bool:
-        """Return True if ``use`` is on an object that the script makes or loads, but does not pass to a loader."""
+        """Return True if ``use`` is on another object than the loaders' graph; such a use needs no change.
+
+        The script makes the object as a graph or loads it from a file, but passes it to no loader.
+        """
         return use.held is not None and use.held.made_by in _MADE and not self._is_loaded(use.node)
 
     def _is_loaded(self, node: ast.AST) -> bool:
