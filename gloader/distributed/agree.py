@@ -5,10 +5,10 @@ step of opening a loader for all ranks, before any file is opened (`gloader.dist
 all ranks exchange their cards, and each rank checks the cards of all.
 
 - A rank is a process of torch's process group. A collective call is made by all ranks, and waits for all of them.
-- A team is the ranks of one machine that share a loader. Its host is its first rank, which loads for the team. (In the
-  card, "host_id" is the id of the computer.)
+- A team is the ranks of one machine that share a loader. Its host is its first rank, which loads for the team. Only in
+  "host_id" does "host" mean the computer.
 - A card is a rank's JSON record: its settings, its device, its machine, and the address where it would listen as host.
-- A part, as in ``Facts.part``, is the range of feature rows that a machine stores; the others store the other ranges.
+- A part, as in ``Facts.part``, is the range of feature rows that a machine stores; the other machines store the rest.
 - A rehearsed machine is a group of ranks that counts as a separate machine, to try several machines on one computer. So
   a computer may be several machines.
 - NCCL and gloo are torch's backends, the libraries that carry out collectives: NCCL between GPUs, gloo between CPUs.
@@ -63,6 +63,7 @@ def gpu_of(place: torch.device) -> str | None:
     """Return the unique id (UUID) of the GPU ``place``; None for the CPU, and for a GPU that does not exist."""
     if place.type != "cuda" or not torch.cuda.is_available():
         return None
+    # The device "cuda", without an index, is the current GPU.
     index = place.index if ":" in str(place) else torch.cuda.current_device()
     if index >= torch.cuda.device_count():
         return None  # opening the device raises the error
@@ -75,8 +76,8 @@ def require_own_gpus(gpus: Mapping[int, str | None], *, may_share: bool) -> None
     Parameters
     ----------
     gpus : each rank's GPU, as `gpu_of` returns it
-    may_share : True allows a shared GPU if the backend is not NCCL, which refuses it. A caller gives True if the user
-        set the size of the device's cache on every rank; otherwise each rank would count the same free memory
+    may_share : True allows a shared GPU, except with NCCL, which refuses it. Give True only if the user set the size
+        of the device's cache on every rank. Ranks that size it themselves would all count the same free memory
     """
     if may_share and backend_of("cuda") != "nccl":
         return
@@ -103,9 +104,10 @@ def connect(place: torch.device) -> None:
         torch.cuda.synchronize(place)
 
 
-# Files whose inodes identify this process's network, and the namespace of its process numbers. Two containers of one
-# computer may have the same boot id and different networks: their ranks cannot connect.
+# The inode of this file identifies this process's network. Two containers of one computer may have the same boot id but
+# different networks. Their ranks cannot connect, so they count as separate machines.
 _NETWORK = "/proc/self/ns/net"
+# The inode of this file identifies the namespace in which this process's number is valid.
 _PROCESSES = "/proc/self/ns/pid"
 
 _ALL_SEEDS = "rank=0, world_size=1 if this rank should take all seeds"
@@ -131,7 +133,9 @@ class Membership:
     world_size: int
     is_collective: bool  # whether every rank of the process group builds this loader at the same time
     is_shared: bool  # whether the ranks of a machine share one loader
-    is_assumed: bool = False  # True if the user gave no rank and there was no other process: rank 0 of 1
+    # True if this is rank 0 of 1 only because the user gave no rank and the process group had no other rank, or did not
+    # exist yet; see `require_own_part`.
+    is_assumed: bool = False
 
     def require_own_part(self) -> None:
         """Refuse to load all seeds in a process that has become one of several ranks.
@@ -195,8 +199,8 @@ def find_membership(sharing: Sharing, rank: int | None, world_size: int | None) 
 def _require_no_launch() -> None:
     """Raise ConfigError if torchrun started this process as one of several and there is no process group.
 
-    torch's own rendezvous reads ``RANK``. Slurm's variables do not count: ``sbatch -n 4`` sets them for a single
-    script, and ``srun`` also starts independent runs.
+    torchrun sets ``RANK`` and ``WORLD_SIZE``, which torch's rendezvous reads, so only these count. Slurm's variables
+    prove nothing: ``sbatch -n 4`` sets them for a single script, and ``srun`` also starts independent runs.
     """
     rank, world_size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
     is_launched = rank.isdecimal() and world_size.isdecimal() and int(world_size) > 1
@@ -229,15 +233,19 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Team:
-    """The ranks that share a loader, the first of which is the host, and what all ranks know of all machines."""
+    """The ranks that share a loader, the first of which is the host, and what all ranks know of all machines.
 
-    ranks: tuple[int, ...]  # ascending; only this rank if the loader is not shared
+    A private loader's team is its rank alone, which is its own host. Nothing connects to it: ``address``, ``token`` and
+    ``listener`` are then without use.
+    """
+
+    ranks: tuple[int, ...]  # ascending; only this rank if the loader is private
     rank: int  # this process's rank
-    address: str  # the host's socket address
+    address: str  # socket address of the machine's first rank, the host of a shared loader
     token: str  # proves to the host that a rank belongs to its team
     # Loaders on this computer, which divide its memory: one per machine if they are shared, else one per rank.
     num_loaders: int
-    listener: Listener | None  # the host's listener; None on other ranks
+    listener: Listener | None  # on the machine's first rank; None on its other ranks
     hosts: tuple[int, ...]  # the first rank of each machine, ascending
     machines: tuple[str, ...]  # distinct machine names, in the order of hosts
     parts: tuple[tuple[int, int] | None, ...]  # `Facts.part` of each machine, in the order of hosts
@@ -245,7 +253,7 @@ class Team:
 
     @property
     def is_host(self) -> bool:
-        """True if this rank loads for the others."""
+        """True if this rank loads for its team, which may be this rank alone."""
         return self.rank == self.ranks[0]
 
     def __enter__(self) -> Self:
@@ -275,7 +283,7 @@ def assemble(membership: Membership, facts: Facts) -> Team:
     RankError
         Another rank cannot load.
     """
-    # The listener comes before the collective, which sends its address to ranks that connect immediately.
+    # The listener is opened before the collective: the cards carry its address, and ranks may connect immediately.
     listener = Listener()
     try:
         cards = _gather_cards(_card_or_refusal(membership, facts, listener))
@@ -290,7 +298,7 @@ def assemble(membership: Membership, facts: Facts) -> Team:
     except BaseException:
         listener.close()
         raise
-    # Every rank opened a listener before the host was determined; the other ranks close theirs.
+    # Every rank opened a listener before the first rank of its machine was known; the other ranks close theirs.
     host = local[0]
     if host["rank"] != membership.rank:
         listener.close()
@@ -304,6 +312,7 @@ def assemble(membership: Membership, facts: Facts) -> Team:
         listener=listener if host["rank"] == membership.rank else None,
         hosts=hosts,
         machines=distinct_names([cards[rank]["machine_name"] for rank in hosts], hosts),
+        # A part is a list of two in the JSON of the card; it becomes a pair again.
         parts=tuple(None if (part := cards[rank]["part"]) is None else (part[0], part[1]) for rank in hosts),
         launch=cards[0]["launch"],
     )
@@ -362,7 +371,7 @@ def _meet_devices(cards: Sequence[Mapping[str, Any]], place: torch.device) -> No
     devices = {card["rank"]: card["device"] for card in cards}
     gpus = {rank: device["gpu"] for rank, device in devices.items()}
     require_own_gpus(gpus, may_share=all(device["is_cache_sized"] for device in devices.values()))
-    # The devices exchange a message only if all of them exist and have one type. A missing device raises its error
+    # The devices exchange a message only if all are CPUs, or all are GPUs that exist. A missing GPU raises its error
     # later, when it is opened; here the other ranks would wait for its message.
     kinds = {(device["type"], device["gpu"] is not None) for device in devices.values()}
     if kinds in ({("cpu", False)}, {("cuda", True)}):
@@ -383,7 +392,7 @@ def _inode(path: str) -> int:
 
 
 def own_process() -> dict[str, Any]:
-    """Return this process's identity for `is_gone`, as JSON."""
+    """Return this process's identity as JSON values. Training ranks exchange it, to find with `is_gone` a lost rank."""
     return {
         "owner": SpillOwner.this_process().to_json(),
         "namespace": _inode(_PROCESSES),
@@ -404,7 +413,10 @@ def is_gone(process: Mapping[str, Any]) -> bool:
 
 
 def _gather_cards(own_card: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return every rank's card, in rank order. Collective."""
+    """Return every rank's card, in rank order. Collective.
+
+    A value that JSON lacks, for example a ``Path``, is sent as text (``default=str``).
+    """
     cards = [json.loads(entry) for entry in gather_bytes(json.dumps(own_card, default=str).encode())]
     for rank, card in enumerate(cards):
         if not isinstance(card, dict) or card.get("rank") != rank:
