@@ -1,9 +1,11 @@
-"""The host cache: it executes the steps from a plan or policy on a preallocated row buffer.
+"""The host cache: it executes a step per batch on a preallocated row buffer.
 
-A step lists a batch's hits, misses and admissions. Hits are copied from slots, misses are read from the source, and
-admissions are misses that are then kept in a slot. The gather calls `SlotCache.execute`, or its parts, once per batch;
-the loops are in `slot_kernels`. A slot's tag is the id of the row in it. The batch buffer may have another dtype than
-the slots: a hit is then converted on its way to the buffer, and an admitted row on its way back.
+The steps come from a plan, which is made before the batches run, or from a policy, which decides batch by batch. A step
+lists a batch's hits, misses and admissions. Hits are copied from slots, misses are read from the source, and admissions
+are misses that are then kept in a slot. The gather calls `SlotCache.execute`, or its parts, once per batch; the loops
+are in `slot_kernels`. A slot's tag is the id of the row in it, which is also the id of the row's node. The batch buffer
+may have another dtype than the slots: a hit is then converted from the slot's dtype to the buffer's, and an admitted
+row from the buffer's dtype to the slot's.
 """
 
 from __future__ import annotations
@@ -33,17 +35,17 @@ _PARALLEL_BYTES: Final = 1 << 20
 
 
 class SlotCache:
-    """C rows in memory, each tagged with its node id. Owns its copy threads until `close`.
+    """C rows in memory, each tagged with its id. Owns its copy threads until `close`.
 
-    Nothing is allocated per batch. Only one thread may execute steps; other threads may call `copy_held` meanwhile.
-    Each hit is checked: if its slot holds another row, PlanError is raised.
+    No memory for rows is allocated per batch. Only one thread may execute steps; other threads may call `copy_held`
+    meanwhile. Each hit is checked: if its slot holds another row, PlanError is raised.
 
     Parameters
     ----------
     capacity : C, the number of slots
     dim : F, elements per row
-    dtype : dtype of the cached rows and of the batch buffers. The buffers may also be float32 if the rows are float16,
-        bfloat16 or int8 with a scale. Rows are then converted without a loss.
+    dtype : dtype of the cached rows. The batch buffers have the same dtype; if the rows are float16, bfloat16 or int8
+        with a scale, a buffer may also be float32. Its rows are then converted without a loss.
     is_bfloat16 : True if uint16 elements are bfloat16
     scale : (N,) float32, int8 rows' factors. None for other dtypes.
     threads : number of threads that copy hits, if a batch has enough hits
@@ -64,12 +66,14 @@ class SlotCache:
                 f"a cache of {capacity} rows of {dim} elements and {threads} threads cannot be made; needs "
                 "capacity >= 0, dim >= 1 and threads >= 1"
             )
-        # The buffer starts on a page, so that a row made of complete cache lines touches no other line. Its pages are
-        # touched when rows are admitted: touching all of them here would delay the first batch by a second per GB.
+        # The buffer starts at a page. So if a row's size is a multiple of the processor's cache line, no two rows share
+        # a line. The system provides a page at its first write, which an admission does: to write all pages here would
+        # delay the first batch by a second per GB.
         rows = aligned_bytes(capacity * dim * np.dtype(dtype).itemsize)
         self._rows: NDArray[Any] = rows.view(dtype).reshape(capacity, dim)
         self._form = RowFormat(dtype=self._rows.dtype, dim=dim, is_bfloat16=is_bfloat16, scale=scale)
-        self._way = self._form.way  # the conversion to and from float32; see `RowFormat`
+        # The number of the conversion to and from float32, for the kernels; 0 if there is none. See `RowFormat`.
+        self._way = self._form.way
         self._scale = np.empty(0, dtype=np.float32) if scale is None else np.ascontiguousarray(scale)
         # These views show the same memory as bytes, as 2-byte halves, and as words of up to 8 bytes, because a kernel
         # takes arrays with one dtype. The width is the number of words per row.
@@ -78,8 +82,8 @@ class SlotCache:
         self._words = _words(self._rows)
         self._width = max(self._rows.itemsize * dim // self._words.itemsize, 1)
         self._tags = np.full(capacity, -1, dtype=np.int64)
-        # A row is invalid during its replacement. `admit` and `copy_held` take this lock, so that `copy_held` in
-        # another thread never copies a half-written row.
+        # `admit` and `copy_held` take this lock, so that `copy_held` in another thread never copies a half-written row.
+        # `fill` and `clear` do not take it: they must not run while another thread may call `copy_held`.
         self._changing = threading.Lock()
         # The pool has one thread fewer than requested, because the gathering thread copies too.
         self._threads = threads
@@ -96,7 +100,7 @@ class SlotCache:
         return self._rows.nbytes + self._tags.nbytes
 
     def fill(self, rows: IdArray, source: FeatureSource, *, chunk_rows: int = 1 << 16) -> None:
-        """Read ``rows`` into the first slots, in chunks, and empty the other slots.
+        """Read ``rows`` into the first slots, in chunks, and empty the other slots. Not during `copy_held`.
 
         Parameters
         ----------
@@ -119,7 +123,7 @@ class SlotCache:
             self._tags[start : start + len(part)] = part
 
     def clear(self) -> None:
-        """Empty every slot."""
+        """Empty every slot. Not during `copy_held`, as `fill`."""
         self._tags[:] = -1
 
     def copy_held(self, requests: IdArray, out: NDArray[np.uint8], /) -> NDArray[np.bool_]:
@@ -203,14 +207,15 @@ class SlotCache:
         hits = len(step.hit_pos)
         parts = min(self._threads, max(hits * self._form.row_bytes // _PARALLEL_BYTES, 1))
         bounds = [hits * part // parts for part in range(parts + 1)]
-        with thread_errors():
+        with thread_errors():  # if the pool cannot start a thread
+            # `helping` charges the threads' processor time to this thread.
             pending = [
                 self._pool.submit(helping(self._copy), step, nodes, out, bounds[part], bounds[part + 1])
                 for part in range(1, parts)
                 if self._pool is not None
             ]
-        # This thread copies the first part while the pool copies the other parts. All parts have ended when the list is
-        # complete, so no thread writes to ``out`` after this call, even if it raises.
+        # This thread copies the first part while the pool copies the other parts. When the list is complete, all parts
+        # have ended. So no thread writes to ``out`` after this call, also if it raises PlanError.
         bad = [self._copy(step, nodes, out, bounds[0], bounds[1]), *(part.result() for part in pending)]
         for index in bad:
             if index >= 0:
@@ -228,7 +233,7 @@ class SlotCache:
         PlanError
             A position or slot is out of range.
         FeatureValueError
-            The stored dtype cannot hold a value in ``out``; the slot is now empty.
+            The stored dtype cannot hold a value in ``out``; the slot of the value's row is now empty.
         """
         self._check(nodes, out)
         is_inexact = False
@@ -238,6 +243,7 @@ class SlotCache:
                     self._words, self._width, self._tags, nodes, step.admit_pos, step.admit_slot, _words(out)
                 )
             else:
+                # The conversions to 16 bits work on the bits of the float32 values, hence the uint32 view.
                 bad, is_inexact = kernels.narrow_admissions(
                     self._halves, self._octets, self._scale, self._way, self._form.dim,
                     self._tags, nodes, step.admit_pos, step.admit_slot, out.reshape(-1),
@@ -269,7 +275,10 @@ class SlotCache:
         self.close()
 
     def _copy(self, step: CacheStep, nodes: IdArray, out: NDArray[Any], start: int, stop: int) -> int:
-        """Copy the step's hits ``start:stop``. Return the index of the first bad hit, or -1. Runs in a copy thread."""
+        """Copy the step's hits ``start:stop``. Return the index of the first bad hit, or -1.
+
+        Runs in the gathering thread for the first part of the hits, and in the copy threads for the others.
+        """
         bad: int
         if out.dtype == self._rows.dtype:
             bad = kernels.copy_hits(
