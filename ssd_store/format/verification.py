@@ -1,9 +1,9 @@
 """Verification of an entire store: every byte is read, and every difference from the written bytes is reported.
 
 `gloader verify` runs it. Each page of 4 KiB is compared with its checksum in the array's ``.pages`` file, and the
-checksums with the digest in the commit record. An array without such a file is compared with its digest only. The
-caller may add checks on the elements' meaning, such as ids in range. The verification takes memory for two buffers,
-whatever the store's size.
+checksums with the digest in the commit record (``dataset.json`` or ``store.json``). An array without a ``.pages`` file
+is compared with its digest only. The caller may add checks on the elements' meaning, such as ids in range. The
+verification takes memory for a few buffers of at most 4 MiB, whatever the store's size.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class VerifyReport:
 
     @property
     def is_ok(self) -> bool:
-        """True if every byte equals the written byte."""
+        """True if no problem was found: every byte equals the written byte, and all checks passed."""
         return not self.problems
 
 
@@ -101,7 +101,7 @@ def verify_directory(
     ----------
     path : the directory
     manifest_name : ``dataset.json`` or ``store.json``
-    checks : returns the checks for some arrays' elements; it may refuse the record
+    checks : receives the record, and returns the checks on elements, by array name; it may raise FormatError
     progress : called with the bytes done and the total bytes, every few MB
 
     Raises
@@ -109,7 +109,7 @@ def verify_directory(
     StoreOpenError, NotAStoreError, IncompleteStoreError
         There is no store or dataset at ``path``.
     FormatError, VersionError
-        The record has another version, or is not gloader's; this build cannot check it.
+        The record is not gloader's, or has a version that this version of gloader cannot check.
     StoreReadError
         The record cannot be read.
     """
@@ -162,6 +162,8 @@ class _Check:
         record : the array's entry in the commit record
         elements : the check on the elements' meaning
         here : first page that this machine stores, and the last plus one; None if it stores all
+
+        The data is skipped if its file has the wrong size or header, which are reported.
         """
         is_checkable = self._is_there(record.file, record.dtype, record.shape)
         pages = record.pages_file
@@ -172,14 +174,15 @@ class _Check:
         if not is_checkable:
             return
         try:
-            # Without sound page checksums, which are reported already, stored pages of a part cannot be checked.
+            # If this machine stores only a part of the pages, they can be checked only against page checksums, because
+            # the digest is over all pages. Damaged page checksums are reported already.
             if here is None or pages is not None:
                 self._data(record, pages, elements, here)
         except (StoreError, OSError) as error:
             self._report(record.file, str(error))
 
     def _is_there(self, file: str, dtype: str, shape: tuple[int, ...]) -> bool:
-        """Report a problem with the file's size or header. Return True without a problem."""
+        """Return True if the file exists with the right size and header; otherwise report the problem."""
         try:
             check_array_file(self._root / file, dtype, shape, os_io=self._os_io)
         except StoreError as error:
@@ -188,12 +191,16 @@ class _Check:
         return True
 
     def _is_pages_file_sound(self, record: ArrayRecord, pages_file: str) -> bool:
-        """Verify the file of page checksums, with which the data is then compared. Return True if they are intact."""
-        # A word is one page's checksum. ``padding`` is True if a byte after the last checksum is not zero.
+        """Verify the file of page checksums, with which the data is then compared. Return True if they are intact.
+
+        A problem with the padding behind the checksums is reported, but the checksums themselves are then intact.
+        """
+        # A word (8 bytes) is one page's checksum. ``padding`` is True if a byte after the last checksum is not zero.
         digest, num_words, padding = Digest(record.version), record.num_pages, False
         try:
             for words in self._read(pages_file, num_pages_of(num_words * 8)):
                 checksums = words.view(np.uint64)
+                # The words that are checksums; the rest of the last page is padding.
                 wanted = min(num_words - digest.num_pages, checksums.size)
                 digest.update(checksums[:wanted])
                 padding |= bool(checksums[wanted:].any())
@@ -262,6 +269,7 @@ class _Check:
         if elements is not None and len(self.problems) == num_reported:
             meaning = meaning or elements.wrong_end()
             if meaning is not None:
+                # The bytes are as written, so the writer stored the wrong value: the disk did not damage it.
                 self._report(record.file, f"{meaning}; it was written so")
 
     def _read(self, file: str, num_pages: int, *, first: int = 0) -> Iterator[NDArray[np.uint8]]:
