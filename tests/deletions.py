@@ -241,7 +241,7 @@ DELETIONS: list[tuple[str, str, str, str]] = [
     (
         "gloader/distributed/client_run.py",
         "the wait for what is under way before the host's buffers are given back",
-        "            send.close()  # the host uses the buffers again as soon as they are given back\n",
+        "            send.close()\n",
         "",
     ),
     (

@@ -1,10 +1,10 @@
 """Passes over the edges on the SSD. One pass serves the hops of many batches.
 
-If the edges do not fit in memory, hops are sampled by passes. A frontier is one hop of one batch: the nodes whose in-
-edges the hop samples, with the random key of the draws. A pass takes the frontiers of many batches and reads the file
-``indices`` once, in file order. It writes each frontier's draws, such as the source nodes of the drawn edges, to files
-in the spill folder, a folder for temporary files. Later each batch reads its draws back. An owner is the index of a
-frontier in the pass. A sampler's `HopRule` makes the frontiers, and defines the form of the draws. A page is a fixed
+If the edges do not fit in memory, hops are sampled by passes. A frontier is one hop of one batch: the nodes whose
+in-edges the hop samples, with the random key of the draws. A pass takes the frontiers of many batches and reads the
+file ``indices`` once, in file order. It writes each frontier's draws, such as the source nodes of the drawn edges, to
+files in the spill folder, a folder for temporary files. Later each batch reads its draws back. An owner is the index of
+a frontier in the pass. A sampler's `HopRule` makes the frontiers, and defines the form of the draws. A page is a fixed
 number of bytes of the file, with a checksum. A hole is the unwanted pages between two wanted pages.
 
 `EdgePasses` is the protocol between sampling and reading. `PickedPasses` serves samplers that draw edges by position,
