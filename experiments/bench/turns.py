@@ -198,9 +198,8 @@ def main() -> None:
             ]
             for name in cases:
                 for number in range(first, min(first + TURNS_PER_PROCESS, flags.turns)):
-                    for tree in (
-                        (0, 1) if number % 2 else (1, 0)
-                    ):  # the second of a pair may find warmer caches
+                    # The order alternates, because the second of a pair may find warmer caches.
+                    for tree in (0, 1) if number % 2 else (1, 0):
                         turns[name][tree].append(trees[tree](name))
     results = {name: compare(turns[name]) for name in cases}
     for name, figures in results.items():
