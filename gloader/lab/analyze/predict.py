@@ -59,7 +59,7 @@ class Prediction:
     pack_bytes: int = 0
     # Keywords of `gloader.Loader` for the changes.
     settings: dict[str, Any] = field(default_factory=dict)
-    note: str = ""  # further remarks for the user; `Predictor` leaves it empty
+    note: str = ""  # further remarks for the user, such as the command that prepares the dataset again
 
 
 def open_run(run: Path) -> Predictor:
@@ -153,6 +153,7 @@ class Predictor:
             plan=planned.plan,
             pack_bytes=_pack_bytes(planned),
             settings=dict(planned.settings),
+            note=planned.note,
         )
 
     @property

@@ -67,6 +67,13 @@ def test_the_packs_of_a_prediction_are_those_of_its_plan(predictor_of: Callable[
     assert 1.3 * before < larger < 2.5 * before
 
 
+def test_a_prediction_for_another_dtype_says_how_to_prepare_it(
+    predictor_of: Callable[..., Predictor],
+) -> None:
+    found = predictor_of(io_strategy="direct").predict(parse_changes("dtype=float16"))
+    assert found.note == "the dataset prepared again: gloader prepare --dtype float16"
+
+
 def test_buffers_that_are_asked_for_are_planned_for_and_are_a_setting(
     predictor_of: Callable[..., Predictor],
 ) -> None:
