@@ -105,24 +105,25 @@ class SpillOwner:
 
         The boot ids of the owner and of this kernel, and the host names, decide:
 
-        - Equal boot ids: the owner is looked up in /proc by its number and its start.
+        - Equal and known boot ids, or both unknown on the same host: the owner is looked up in /proc by its number and
+          its start.
         - Different boot ids, same host: True, because a restart ends all processes.
         - One boot id is unknown, same host: True if no process has the owner's number.
-        - Different boot ids or one unknown, other host: False. The answer is unknown, because the free lock proves
-          nothing: locks on a shared file system may be local to each host.
-
-        Two unknown boot ids count as equal, but then a process that is missing on another host counts as alive.
+        - Different or unknown boot ids, other host: False. The answer is unknown, because the free lock proves nothing:
+          locks on a shared file system may be local to each host.
         """
         # Process numbers and start times are meaningful only within one boot of one kernel.
         boot_id, is_same_host = _boot_id(os_io), self.host == os.uname().nodename
         if self.boot_id != boot_id:
             is_known = bool(self.boot_id and boot_id)
             return is_same_host and (is_known or not _is_running(self.pid))
+        # Without a boot id, only the host's name shows that the process number is one of this kernel.
+        if not boot_id and not is_same_host:
+            return False
         try:
             fields = _stat_fields(_read_text(_PROC / str(self.pid) / "stat", os_io))
         except (FileNotFoundError, ProcessLookupError):  # no such process, or no /proc
-            # Without a boot id, only the host's name shows that the process number is one of this kernel.
-            return (bool(boot_id) or is_same_host) and not _is_running(self.pid)
+            return not _is_running(self.pid)
         except OSError:  # the state is unknown, so the folder stays
             return False
         is_another = self.start_ticks not in (0, int(fields[_START_FIELD]))

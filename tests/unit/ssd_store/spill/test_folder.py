@@ -324,6 +324,14 @@ def test_when_an_owner_is_gone() -> None:
     assert not replace(owner, host="another").is_gone()  # a host may be renamed while it runs
 
 
+def test_an_owner_on_another_host_may_live_if_no_boot_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of its process may belong to another process here, with another start."""
+    monkeypatch.setattr("gloader.ssd_store.spill.claim._boot_id", lambda _: "")
+    owner = replace(SpillOwner.this_process(), boot_id="", start_ticks=1)
+    assert not replace(owner, host="another").is_gone()
+    assert owner.is_gone()
+
+
 def test_a_zombie_is_gone() -> None:
     child = os.fork()
     if child == 0:
