@@ -97,14 +97,35 @@ class LoaderParts:
                 self.tier.close()
             self._is_closed = True
 
+    @property
+    def is_closed(self) -> bool:
+        """True after `close`."""
+        return self._is_closed
+
+
+class PartsGuard:
+    """Closes a loader's parts when it is dropped, if they are still open.
+
+    A loader keeps the guard only while its parts are open. Python runs a signal's handler at the first line of
+    ``__del__``, too, and ignores its exception there. So the loader drops the guard of closed parts inside
+    `uninterrupted`, and a closed loader has no finalizer in which a Ctrl-C could be lost.
+
+    Parameters
+    ----------
+    parts : the open parts
+    """
+
+    def __init__(self, parts: LoaderParts) -> None:
+        self.parts = parts
+
     def finalize(self) -> None:
         """Close the parts; for finalizers, in which an error cannot be raised."""
-        close_in_finalizer(self.close)
+        close_in_finalizer(self.parts.close)
 
     def __del__(self) -> None:
-        # A signal may have dropped the finalizer's call before it began. Closed objects may be dropped last, after the
-        # interpreter has cleared this module.
-        if not getattr(self, "_is_closed", True):
+        # A signal may have dropped the finalizer's call before it began. At the end of the process, the guard of closed
+        # parts may be dropped after the interpreter has cleared this module.
+        if hasattr(self, "parts") and not self.parts.is_closed:
             self.finalize()
 
 
@@ -126,7 +147,7 @@ def open_for_rank(
     settings: LoaderSettings,
     *,
     dry_run: DryRun | None = None,
-) -> LoaderParts:
+) -> PartsGuard:
     """Open the parts of a rank's loader: its own tiers, or the tiers that its machine's ranks share.
 
     Collective if all ranks of the process group build their loaders together.
@@ -151,7 +172,7 @@ def open_for_rank(
     request = LoadRequest(dataset=dataset, seeds=seeds, settings=settings, dry_run=dry_run)
     if not membership.is_collective:
         require_all_rows([dataset.ranges])
-        return LoaderParts(open_feature_tier(request))
+        return PartsGuard(LoaderParts(open_feature_tier(request)))
     # Row buffers bound the number of batches in flight to another rank. Without rows, each rank loads for itself.
     has_rows = bool(feature_rows(dataset, settings))
     membership = replace(membership, is_shared=membership.is_shared and has_rows)
@@ -166,11 +187,11 @@ def open_for_rank(
     if num_ranks == 1:
         team.close()
         with _telling_machines(machines):
-            return LoaderParts(open_feature_tier(request))
+            return PartsGuard(LoaderParts(open_feature_tier(request)))
     with team:
         if not team.is_host:
             remote = RemoteTier(dataset, team, settings, dry_run=dry_run, types=seeds.types)
-            return LoaderParts(remote, num_ranks=num_ranks)
+            return PartsGuard(LoaderParts(remote, num_ranks=num_ranks))
         with _telling_machines(machines):
             # The host connects before the tiers are opened, which sends requests to the devices of all ranks.
             host = LoaderHost(team, stall_timeout_s=settings.stages.stall_timeout_s)
@@ -185,7 +206,7 @@ def open_for_rank(
                 host.close()
                 tier.close()
                 raise
-            return LoaderParts(tier, host, num_ranks=num_ranks)
+            return PartsGuard(LoaderParts(tier, host, num_ranks=num_ranks))
 
 
 @contextmanager

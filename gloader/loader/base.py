@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from gloader.core.fanouts import FanoutsLike
     from gloader.dataset import Dataset
     from gloader.distributed.agree import Membership
+    from gloader.distributed.open import PartsGuard
     from gloader.observe.bottleneck import Bottleneck, BottleneckKind
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.explain import SuperbatchReport
@@ -170,13 +171,14 @@ class BatchLoader(Generic[B]):
         self._timeline = RecentTimeline(TimelineRecorder() if settings.stages.trace else None)
         links = self._plan.links  # the task of a `LinkLoader`, or None
         # The tier, the present run, and the connections to other ranks.
-        self._held = open_for_rank(
+        self._guard: PartsGuard | None = open_for_rank(
             membership,
             dataset,
             self._plan,
             settings,
             dry_run=device_dry_run,
         )
+        self._held = self._guard.parts
         tier = self._held.tier
         # Measures the runs, and learns the disk's rates from them.
         self._feedback = RunFeedback(
@@ -186,7 +188,7 @@ class BatchLoader(Generic[B]):
         )
         # Dropping the loader, or ending the process, closes its parts. The threads reference only `_held`, so they do
         # not keep a dropped loader alive.
-        self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._held.finalize)
+        self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._guard.finalize)
         facts = None if links is None else links.facts()  # the settings of the task
         self._state = LoaderState(
             next=BatchId(epoch=0, index=0),
@@ -472,8 +474,10 @@ class BatchLoader(Generic[B]):
         with uninterrupted():
             if (running := self._running()) is not None:
                 running.close()
-            self._finalizer.detach()
             self._held.close()
+            # The guard's finalizer runs here, where signals wait.
+            self._finalizer.detach()
+            self._guard = None
 
     def __enter__(self) -> Self:
         return self

@@ -84,7 +84,7 @@ def _use(loader: gloader.Loader, batches: Iterator[Any], tiny: Written) -> None:
     batches.close()  # type: ignore[attr-defined]
     loader.close()
     loader._finalizer()
-    loader._held.finalize()
+    loader._guard.finalize()
     loader._held.run = None
     gc.collect()
 

@@ -505,3 +505,11 @@ def test_an_interrupt_ends_the_epoch(tiny: Written) -> None:
 
 def test_a_dataset_can_be_opened_by_its_path(tiny: Written) -> None:
     assert gloader.Dataset.open(Path(tiny.path)).fingerprint == tiny.dataset.fingerprint
+
+
+def test_a_closed_loader_has_no_finalizer_of_its_parts(tiny: Written) -> None:
+    """A Ctrl-C at the first line of a finalizer is lost, so `close` drops the finalizer while signals wait."""
+    loader = _loader(tiny)
+    guard = weakref.ref(loader._guard)  # type: ignore[arg-type]
+    loader.close()
+    assert guard() is None
