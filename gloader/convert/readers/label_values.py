@@ -65,8 +65,8 @@ def to_values(values: NDArray[Any], *, where: str, allows_any: bool) -> NDArray[
 
 
 _NEITHER_0_NOR_1: Final = (
-    "columns of whole numbers are several labels per node, each 0 or 1; for numbers to predict give --labels-as values, "
-    'in Python labels_as="values", and for one class per node an array (N,)'
+    "columns of whole numbers are several labels per node, each 0 or 1; for numbers to predict give "
+    '--labels-as values, in Python labels_as="values", and for one class per node an array (N,)'
 )
 _ROUNDED: Final = (
     "it has no exact place in float32; subtract a constant from the labels, or divide them, and save floats"
