@@ -17,6 +17,8 @@ from gloader.training.process import eager_release
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from numpy.typing import NDArray
+
     from gloader.models import GraphNetwork
     from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.types import IdArray
@@ -93,15 +95,56 @@ def predict_classes(
     DivergedError
         Logits are NaN, so no class is the most likely. The error counts the nodes.
     """
-    # ``first_bad`` is the first node with NaN logits, or -1.
-    predicted, num_bad, first_bad = np.empty(len(nodes), dtype=np.int64), 0, -1
+    predicted = np.empty(len(nodes), dtype=np.int64)
+
+    def take(positions: slice, logits: torch.Tensor) -> None:
+        predicted[positions] = torch.argmax(logits, dim=1).numpy()
+
+    _for_logits(model, inference, nodes, on_progress, take)
+    return predicted
+
+
+def predict_outputs(
+    model: GraphNetwork, inference: HeteroInference, nodes: IdArray, on_progress: Callable[[float], None]
+) -> NDArray[np.float32]:
+    """Return the network's outputs for each of ``nodes``, (n, width) float32, over all neighbours.
+
+    Parameters
+    ----------
+    model, inference, on_progress : see `accuracy`
+    nodes : (n,) int64
+
+    Raises
+    ------
+    DivergedError
+        Outputs are NaN. The error counts the nodes.
+    """
+    outputs = np.empty((len(nodes), model.out_dim), dtype=np.float32)
+
+    def take(positions: slice, logits: torch.Tensor) -> None:
+        outputs[positions] = logits.numpy()
+
+    _for_logits(model, inference, nodes, on_progress, take)
+    return outputs
+
+
+def _for_logits(
+    model: GraphNetwork,
+    inference: HeteroInference,
+    nodes: IdArray,
+    on_progress: Callable[[float], None],
+    take: Callable[[slice, torch.Tensor], None],
+) -> None:
+    """Call ``take`` with ranges of positions in ``nodes`` and their logits, (., width); DivergedError if any are NaN."""
+    num_bad, first_bad = 0, -1  # nodes with NaN logits, and the first of them
     # The arrays of an inference are large and have many sizes. Freed at once, they leave no holes in the heap, which
     # would exceed the memory budget.
     with eager_release():
         for positions, logits in inference.logits(model, nodes, on_progress):
-            highest, predicted[positions] = (each.numpy() for each in torch.max(logits, dim=1))
+            take(positions, logits)
             # The maximum of an array with a NaN is NaN.
-            if (is_bad := np.isnan(highest)).any():
+            is_bad = logits.amax(dim=1).isnan().numpy()
+            if is_bad.any():
                 first_bad = int(nodes[positions][is_bad.argmax()]) if first_bad < 0 else first_bad
                 num_bad += int(np.count_nonzero(is_bad))
     if num_bad:
@@ -110,4 +153,3 @@ def predict_classes(
             "NaN, or the network diverged; clean them (gloader prepare refuses them without --allow-nan), or train "
             "with a lower --lr"
         )
-    return predicted

@@ -16,7 +16,7 @@ from torch.nn import functional
 from gloader.config import Autocast, GradCompress
 from gloader.errors import ConfigError
 from gloader.models import encoder_of
-from gloader.training.task import NODE_CLASSES
+from gloader.training.objectives import NODE_CLASSES
 from gloader.types import LinkBatch, ReadyBatch
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gloader.config import StepConfig
     from gloader.training.group import RankGroup
     from gloader.training.model_spec import AnyNetwork
-    from gloader.training.task import Objective
+    from gloader.training.objectives import Objective
     from gloader.types import Delivered
 
 
@@ -125,8 +125,8 @@ class Replica:
     def backward(self, loss: torch.Tensor, *, num_seeds: int, is_last: bool) -> None:
         """Compute gradients of the mean loss over all ranks' seeds, or over the other items of the objective.
 
-        Gradients are averaged over the ranks. Only in an epoch's last step may ranks have different numbers of seeds.
-        Then each rank is weighted by its seeds.
+        Gradients are averaged over the ranks. Ranks may have different numbers of seeds in an epoch's last step, and of
+        known labels in every step. Then each rank is weighted by its number.
 
         Parameters
         ----------
@@ -136,9 +136,9 @@ class Replica:
         """
         # DDP takes the mean over ranks. It is the mean over seeds if all ranks have equally many. Otherwise
         # each loss is weighted by its share of the seeds.
-        if is_last and not self._group.is_alone:
+        if (is_last or self._objective.is_uneven) and not self._group.is_alone:
             total = self._group.sum({"seeds": num_seeds})["seeds"]
-            loss = loss * (num_seeds * self._group.world_size / total)
+            loss = loss * (num_seeds * self._group.world_size / max(total, 1))
         loss.backward()  # type: ignore[no-untyped-call]
         if not self._group.is_alone:
             average_rows(self._tables)
