@@ -34,9 +34,8 @@ _LEARNABLE: Final[dict[str, tuple[tuple[LabelKind, ...], str]]] = {
         "to learn whole numbers as values, prepare the dataset with --labels-as values",
     ),
 }
-_KIND_OF_TASK: Final[dict[str, LabelKind]] = {
-    "classes": "classes", "binary": "binary", "multilabel": "multilabel", "regression": "values"
-}  # fmt: skip
+# The kind of labels that each task of nodes learns, as a checkpoint names the task.
+KIND_OF_TASK: Final[dict[str, LabelKind]] = {task: kind for kind, task in TASK_OF_KIND.items()}
 
 
 def require_dataset(settings: TrainSettings, dataset: Dataset) -> None:
@@ -89,7 +88,7 @@ def kind_of_task(settings: TrainSettings, dataset: Dataset) -> LabelKind:
     """
     task, labelled = settings.task, dataset.labelled
     given = labelled.label_kind
-    kind = given if task == "node" else _KIND_OF_TASK[task]
+    kind = given if task == "node" else KIND_OF_TASK.get(task, "classes")
     if task != "node":
         kinds, advice = _LEARNABLE[task]
         words = f"labels of kind {given}"
@@ -109,6 +108,13 @@ def kind_of_task(settings: TrainSettings, dataset: Dataset) -> LabelKind:
             "one of them"
         )
     return kind
+
+
+def num_outputs(kind: LabelKind, dataset: Dataset) -> int:
+    """Return the number of a network's outputs for each node that learns labels of ``kind``. Pure."""
+    if kind == "classes":
+        return dataset.num_classes
+    return 1 if kind == "binary" else dataset.labelled.label_width
 
 
 def metric_of_task(settings: TrainSettings, dataset: Dataset) -> Metric:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.training.model_spec import LinkTarget
     from gloader.training.objectives import Objective
-    from gloader.training.task import Split
+    from gloader.training.task import AnyLoader, Split
 
 logger = logging.getLogger("gloader")
 
@@ -143,6 +143,10 @@ class LinkPrediction:
             typed=self.spec.has_types,
             device_dry_run=device_dry_run,
         )
+
+    def drawn(self, batch: Any, loader: AnyLoader) -> tuple[Any, None]:  # noqa: ARG002 - links are not drawn
+        """Return ``batch`` and None: every edge comes once."""
+        return batch, None
 
     def seeds(self, sampling: SamplingSettings) -> SeedPlan:
         """Return the plan of the run's seeds: the rows of the training table."""

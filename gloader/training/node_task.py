@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import torch
 
 from gloader.core.order import DrawnSeeds, Draws
 from gloader.dataset.values import has_label
@@ -24,9 +25,10 @@ from gloader.training.dataset_checks import (
     TASK_OF_KIND,
     kind_of_task,
     metric_of_task,
+    num_outputs,
     require_training_nodes,
 )
-from gloader.training.evaluate import predict_classes, predict_outputs
+from gloader.training.evaluate import predict_classes, predict_outputs, to_probabilities
 from gloader.training.model_spec import spec_of
 from gloader.training.objectives import NODE_CLASSES, BinaryClasses, LabelBits, NodeClasses, NodeValues
 from gloader.training.task import Evaluation
@@ -146,6 +148,23 @@ class NodeTask:
         kind = HeteroLoader if self.spec.has_types else Loader
         return kind.from_settings(dataset, settings, seeds=self.balanced, device_dry_run=device_dry_run)
 
+    def drawn(self, batch: Any, loader: AnyLoader) -> tuple[Any, torch.Tensor | None]:
+        """Return ``batch`` with a label for each draw, and the network's row for each label.
+
+        Without balanced seeds, or if no seed was drawn twice, the result is ``batch`` and None.
+        """
+        if self.balanced is None:
+            return batch, None
+        seeds = loader.seeds[loader.seed_positions(batch.id)]  # type: ignore[union-attr]  # a loader of nodes
+        _, firsts, rows = np.unique(seeds, return_index=True, return_inverse=True)
+        if len(firsts) == len(seeds):
+            return batch, None
+        # The batch has the seeds in the order of their first draws, and `unique` returns them in ascending order.
+        places = np.empty(len(firsts), np.int64)
+        places[np.argsort(firsts)] = np.arange(len(firsts))
+        taken = torch.from_numpy(places[rows]).to(batch.y.device)
+        return replace(batch, y=batch.y[taken]), taken
+
     def seeds(self, sampling: SamplingSettings) -> SeedPlan:
         """Return the training nodes."""
         return plan_training_seeds(
@@ -178,7 +197,7 @@ class NodeTask:
             outputs = predict_outputs(model, left, nodes, on_progress).reshape(labels.shape)
         return Evaluation(
             score=self._measured(outputs, labels).value,
-            summary=lambda: self._summary(outputs, labels),
+            # summary=lambda: self._summary(outputs, labels),
         )
 
     def _known(self, split: Split) -> tuple[IdArray, NDArray[Any]]:
@@ -198,7 +217,7 @@ class NodeTask:
         from gloader.training.score_summary import score_summary
 
         if self.kind in ("binary", "multilabel"):
-            probabilities(outputs)
+            to_probabilities(outputs)
         names = self.dataset.labelled.label_names if self.kind == "classes" else self._names
         return score_summary(self.kind, outputs, labels, names)
 
@@ -214,22 +233,6 @@ class NodeTask:
             return 0
         is_int = self.dataset.labelled.label_kind == "classes"
         return num_nodes * self.spec.encoder.out_dim * (4 + (8 if is_int else 4))
-
-
-def num_outputs(kind: LabelKind, dataset: Dataset) -> int:
-    """Return the number of a network's outputs for each node that learns labels of ``kind``. Pure."""
-    if kind == "classes":
-        return dataset.num_classes
-    return 1 if kind == "binary" else dataset.labelled.label_width
-
-
-def probabilities(logits: NDArray[np.float32]) -> None:
-    """Replace ``logits`` by their probabilities 1 / (1 + exp(-logit)), in place."""
-    with np.errstate(over="ignore"):  # the exponential of a large number is infinite, and the probability 0
-        np.negative(logits, out=logits)
-        np.exp(logits, out=logits)
-        logits += 1
-        np.reciprocal(logits, out=logits)
 
 
 def balanced_seeds(dataset: Dataset) -> DrawnSeeds:

@@ -118,9 +118,14 @@ class Replica:
         if config.compile and next(model.parameters()).device.type == "cpu":
             _require_compiler()
 
-    def forward(self, batch: Delivered) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the network's float32 outputs, such as logits (B, classes), and their mean float32 loss."""
-        return logits_and_loss(self._network, batch, self._autocast, self._objective)
+    def forward(
+        self, batch: Delivered, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the network's float32 outputs, such as logits (B, classes), and their mean float32 loss.
+
+        ``rows`` is as in `logits_and_loss`.
+        """
+        return logits_and_loss(self._network, batch, self._autocast, self._objective, rows)
 
     def backward(self, loss: torch.Tensor, *, num_seeds: int, is_last: bool) -> None:
         """Compute gradients of the mean loss over all ranks' seeds, or over the other items of the objective.
@@ -149,6 +154,7 @@ def logits_and_loss(
     batch: Delivered,
     autocast: Autocast,
     objective: Objective = NODE_CLASSES,
+    rows: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return logits (B, classes), or pair scores (P,), and their mean loss, both float32.
 
@@ -158,12 +164,16 @@ def logits_and_loss(
     batch : the batch, on the network's device
     autocast : precision of the layers; the loss is computed in float32
     objective : the loss
+    rows : (B,) the network's row for each label of the batch; None if they are in the same order. A seed that was drawn
+        several times has one row of the network, and a label for each draw
     """
     labels = batch.labels if isinstance(batch, LinkBatch) else batch.y
     with torch.autocast(labels.device.type, dtype=torch.bfloat16, enabled=autocast == "bf16"):
         logits = network(batch.x, batch.blocks) if isinstance(batch, ReadyBatch) else network(batch)
     # The softmax and the sums of the loss lose too much precision in bfloat16.
     logits = logits.float()
+    if rows is not None:
+        logits = logits[rows]
     return logits, objective.loss(logits, batch)
 
 

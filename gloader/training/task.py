@@ -15,6 +15,8 @@ from gloader.loader import HeteroLoader, LinkLoader, Loader
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    import torch
+
     from gloader.config import LoaderSettings, SamplingSettings
     from gloader.dataset import Dataset
     from gloader.pipeline.open.device_rows import DryRun
@@ -77,6 +79,14 @@ class Task(Protocol):
         """Return a loader over the training data.
 
         ``device_dry_run`` is a step that the loader runs to measure its device memory; None for no measurement.
+        """
+        ...
+
+    def drawn(self, batch: Any, loader: AnyLoader) -> tuple[Any, torch.Tensor | None]:
+        """Return ``batch`` with a label for each draw, and the network's row for each label.
+
+        A loader gives a seed once, even if it was drawn several times for the batch. Without such seeds, the result is
+        ``batch`` and None.
         """
         ...
 

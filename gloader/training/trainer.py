@@ -241,7 +241,8 @@ class Trainer:
             index = batch.id.index
             is_last = index + 1 == len(self._loader)
             self._peak.require_below()  # frees memory, or raises an error, if the planned bytes are exceeded
-            outputs, loss = self._step.take(batch, is_last=is_last)
+            batch, rows = self._task.drawn(batch, self._loader)
+            outputs, loss = self._step.take(batch, is_last=is_last, rows=rows)
             metrics.add(batch, outputs, loss)
             now = time.perf_counter()
             if is_last or now - reported >= _REPORT_EVERY_S:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from gloader.training.task import LINK_OBJECTIVES, NODE_CLASSES
+from gloader.training.objectives import LINK_OBJECTIVES, NODE_CLASSES
 
 
 def _pairs(num_positives: int, num_negatives: int) -> SimpleNamespace:
