@@ -194,3 +194,82 @@ def error_sums(values: Any, labels: Any, column: int, center: float, sums: Any) 
             sums[place, 1] += (total - grown) + term if abs(total) >= abs(term) else (term - grown) + total
             sums[place, 0] = grown
     return np.int64(-1)
+
+
+@njit(cache=True, nogil=True)
+def _next_threshold(ones: Any, zeros: Any, right: int, wrong: int) -> tuple[int, int]:
+    """Return the numbers of ``ones`` and ``zeros`` at and above the next lower score, after ``right`` and ``wrong``."""
+    one, zero = np.int64(len(ones) - 1), np.int64(len(zeros) - 1)
+    if wrong > zero or (right <= one and ones[one - right] >= zeros[zero - wrong]):
+        score = ones[one - right]
+    else:
+        score = zeros[zero - wrong]
+    while right <= one and ones[one - right] == score:
+        right += 1
+    while wrong <= zero and zeros[zero - wrong] == score:
+        wrong += 1
+    return right, wrong
+
+
+@njit(cache=True, nogil=True)
+def roc_points(ones: Any, zeros: Any, num_cells: int, points: Any) -> int:
+    """Write points of the ROC curve that are at most 2 / ``num_cells`` apart, except for straight parts.
+
+    The curve's length, as the sum of both rates, is cut into cells of equal length. The first point in each cell is
+    kept. So is the point before a step over a whole cell, which equal scores make: the step is a straight line.
+
+    Parameters
+    ----------
+    ones, zeros : scores with label 1 and with label 0, both ascending and not empty
+    num_cells : number of cells
+    points : (2 * ``num_cells``, 2) float64, gets the false and the true positive rate of each point
+
+    Returns
+    -------
+    the number of points; the first is (0, 0) and the last (1, 1)
+    """
+    num_ones, num_zeros = np.float64(len(ones)), np.float64(len(zeros))
+    right, wrong, cell, count = np.int64(0), np.int64(0), np.int64(0), np.int64(1)
+    points[0, 0] = 0.0
+    points[0, 1] = 0.0
+    is_kept = True
+    while right < len(ones) or wrong < len(zeros):
+        before_right, before_wrong = right, wrong
+        right, wrong = _next_threshold(ones, zeros, right, wrong)
+        false_rate, true_rate = np.float64(wrong) / num_zeros, np.float64(right) / num_ones
+        new_cell = min(np.int64(0.5 * (false_rate + true_rate) * num_cells), np.int64(num_cells - 1))
+        if new_cell > cell + 1 and not is_kept:
+            points[count, 0] = np.float64(before_wrong) / num_zeros
+            points[count, 1] = np.float64(before_right) / num_ones
+            count += 1
+        is_kept = new_cell > cell or (right == len(ones) and wrong == len(zeros))
+        if is_kept:
+            points[count, 0] = false_rate
+            points[count, 1] = true_rate
+            count += 1
+        cell = new_cell
+    return count
+
+
+@njit(cache=True, nogil=True)
+def precision_ranges(ones: Any, zeros: Any, ranges: Any) -> None:
+    """Write the points of the precision-recall curve with the least and the largest precision in cells of recall.
+
+    Parameters
+    ----------
+    ones, zeros : scores with label 1 and with label 0, both ascending; ``ones`` is not empty
+    ranges : (cells, 2, 2) float64, NaN before the call; gets recall and precision of the least and of the largest
+    """
+    num_cells = np.int64(ranges.shape[0])
+    right, wrong = np.int64(0), np.int64(0)
+    while right < len(ones):
+        right, wrong = _next_threshold(ones, zeros, right, wrong)
+        recall = np.float64(right) / np.float64(len(ones))
+        precision = np.float64(right) / np.float64(right + wrong)
+        cell = min(np.int64(recall * num_cells), num_cells - 1)
+        if np.isnan(ranges[cell, 0, 1]) or precision < ranges[cell, 0, 1]:
+            ranges[cell, 0, 0] = recall
+            ranges[cell, 0, 1] = precision
+        if np.isnan(ranges[cell, 1, 1]) or precision > ranges[cell, 1, 1]:
+            ranges[cell, 1, 0] = recall
+            ranges[cell, 1, 1] = precision
