@@ -162,4 +162,4 @@ def _matrix(values: Numbers, width: int) -> Numbers:
         dtype: Any = np.int64
     else:
         dtype = np.float64 if values.dtype.itemsize >= 8 else np.float32
-    return np.ascontiguousarray(values, dtype).reshape(-1, width)
+    return np.ascontiguousarray(values, dtype).reshape(len(values), width)

@@ -8,11 +8,13 @@ Sums are compensated (A. Neumaier, "Rundungsfehleranalyse einiger Verfahren zur 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from gloader.core.kernels import njit
+
+_BLOCK: Final = 128  # rows whose plain sums are added as one term: as exact as the numbers, and faster
 
 
 @njit(cache=True, nogil=True)
@@ -156,6 +158,16 @@ def count_classes(predicted: Any, labels: Any, counts: Any) -> int:
 
 
 @njit(cache=True, nogil=True)
+def _add(sums: Any, place: int, term: float) -> None:
+    """Add a term to a compensated sum, ``sums[place]``."""
+    total = sums[place, 0]
+    grown = total + term
+    # The smaller number of the two loses digits in the sum.
+    sums[place, 1] += (total - grown) + term if abs(total) >= abs(term) else (term - grown) + total
+    sums[place, 0] = grown
+
+
+@njit(cache=True, nogil=True)
 def error_sums(values: Any, labels: Any, column: int, center: float, sums: Any) -> int:
     """Sum the errors of the predicted values, and the labels about ``center``.
 
@@ -171,26 +183,102 @@ def error_sums(values: Any, labels: Any, column: int, center: float, sums: Any) 
     -------
     the first known row with an infinite label or a value that is not finite, -1 without one
     """
-    for row in range(values.shape[0]):
-        label = np.float64(labels[row, column])
-        if np.isnan(label):
-            continue
-        error, deviation = np.float64(values[row, column]) - label, label - center
-        if not np.isfinite(error):
-            return row
-        sums[0, 0] += 1.0
-        for place in range(1, 5):
-            if place == 1:
-                term = abs(error)
-            elif place == 2:
-                term = error * error
-            elif place == 3:
-                term = deviation
-            else:
-                term = deviation * deviation
-            total = sums[place, 0]
-            grown = total + term
-            # The smaller number of the two loses digits in the sum.
-            sums[place, 1] += (total - grown) + term if abs(total) >= abs(term) else (term - grown) + total
-            sums[place, 0] = grown
+    for start in range(0, values.shape[0], _BLOCK):
+        num, absolute, squared, shift, spread = 0.0, 0.0, 0.0, 0.0, 0.0
+        for row in range(start, min(start + _BLOCK, values.shape[0])):
+            label = np.float64(labels[row, column])
+            if np.isnan(label):
+                continue
+            error, deviation = np.float64(values[row, column]) - label, label - center
+            if not np.isfinite(error):
+                return row
+            num += 1.0
+            absolute += abs(error)
+            squared += error * error
+            shift += deviation
+            spread += deviation * deviation
+        _add(sums, 0, num)
+        _add(sums, 1, absolute)
+        _add(sums, 2, squared)
+        _add(sums, 3, shift)
+        _add(sums, 4, spread)
     return np.int64(-1)
+
+
+@njit(cache=True, nogil=True)
+def _next_threshold(ones: Any, zeros: Any, right: int, wrong: int) -> tuple[int, int]:
+    """Return the numbers of ``ones`` and ``zeros`` at and above the next lower score, after ``right`` and ``wrong``."""
+    one, zero = np.int64(len(ones) - 1), np.int64(len(zeros) - 1)
+    if wrong > zero or (right <= one and ones[one - right] >= zeros[zero - wrong]):
+        score = ones[one - right]
+    else:
+        score = zeros[zero - wrong]
+    while right <= one and ones[one - right] == score:
+        right += 1
+    while wrong <= zero and zeros[zero - wrong] == score:
+        wrong += 1
+    return right, wrong
+
+
+@njit(cache=True, nogil=True)
+def roc_points(ones: Any, zeros: Any, num_cells: int, points: Any) -> int:
+    """Write points of the ROC curve that are at most 2 / ``num_cells`` apart, except for straight parts.
+
+    The curve's length, as the sum of both rates, is cut into cells of equal length. The first point in each cell is
+    kept. So is the point before a step over a whole cell, which equal scores make: the step is a straight line.
+
+    Parameters
+    ----------
+    ones, zeros : scores with label 1 and with label 0, both ascending and not empty
+    num_cells : number of cells
+    points : (2 * ``num_cells``, 2) float64, gets the false and the true positive rate of each point
+
+    Returns
+    -------
+    the number of points; the first is (0, 0) and the last (1, 1)
+    """
+    num_ones, num_zeros = np.float64(len(ones)), np.float64(len(zeros))
+    right, wrong, cell, count = np.int64(0), np.int64(0), np.int64(0), np.int64(1)
+    points[0, 0] = 0.0
+    points[0, 1] = 0.0
+    is_kept = True
+    while right < len(ones) or wrong < len(zeros):
+        before_right, before_wrong = right, wrong
+        right, wrong = _next_threshold(ones, zeros, right, wrong)
+        false_rate, true_rate = np.float64(wrong) / num_zeros, np.float64(right) / num_ones
+        new_cell = min(np.int64(0.5 * (false_rate + true_rate) * num_cells), np.int64(num_cells - 1))
+        if new_cell > cell + 1 and not is_kept:
+            points[count, 0] = np.float64(before_wrong) / num_zeros
+            points[count, 1] = np.float64(before_right) / num_ones
+            count += 1
+        is_kept = new_cell > cell or (right == len(ones) and wrong == len(zeros))
+        if is_kept:
+            points[count, 0] = false_rate
+            points[count, 1] = true_rate
+            count += 1
+        cell = new_cell
+    return count
+
+
+@njit(cache=True, nogil=True)
+def precision_ranges(ones: Any, zeros: Any, ranges: Any) -> None:
+    """Write the points of the precision-recall curve with the least and the largest precision in cells of recall.
+
+    Parameters
+    ----------
+    ones, zeros : scores with label 1 and with label 0, both ascending; ``ones`` is not empty
+    ranges : (cells, 2, 2) float64, NaN before the call; gets recall and precision of the least and of the largest
+    """
+    num_cells = np.int64(ranges.shape[0])
+    right, wrong = np.int64(0), np.int64(0)
+    while right < len(ones):
+        right, wrong = _next_threshold(ones, zeros, right, wrong)
+        recall = np.float64(right) / np.float64(len(ones))
+        precision = np.float64(right) / np.float64(right + wrong)
+        cell = min(np.int64(recall * num_cells), num_cells - 1)
+        if np.isnan(ranges[cell, 0, 1]) or precision < ranges[cell, 0, 1]:
+            ranges[cell, 0, 0] = recall
+            ranges[cell, 0, 1] = precision
+        if np.isnan(ranges[cell, 1, 1]) or precision > ranges[cell, 1, 1]:
+            ranges[cell, 1, 0] = recall
+            ranges[cell, 1, 1] = precision

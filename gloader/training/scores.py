@@ -69,9 +69,8 @@ class Metric:
     needs: Literal["classes", "scores", "values"]  # what counts: right decisions, the order, or distances
     kinds: tuple[LabelKind, ...]  # the kinds of labels that it is defined for
     compute: Compute
-    bytes_per_score: (
-        int  # memory of ``compute``, times n, besides its arguments: C-contiguous, at most float32, int64
-    )
+    # Memory of ``compute`` in bytes, times n, besides its arguments. These are C-contiguous, of float32 or int64.
+    bytes_per_score: int
 
     @property
     def is_error(self) -> bool:
@@ -169,9 +168,29 @@ def auroc(
     def of_label(column: ScoreColumn, /) -> float:
         ones, zeros = column.sorted_scores()
         _require_both("auroc", column, len(ones), len(zeros))
-        return int(twice_right_pairs(ones, zeros)) / (2 * len(ones) * len(zeros))
+        return area_under_roc(ones, zeros)
 
     return _mean_over_labels(outputs, labels, names, of_label)
+
+
+def area_under_roc(ones: Numbers, zeros: Numbers) -> float:
+    """Return the AUROC of one label. Pure.
+
+    Parameters
+    ----------
+    ones, zeros : scores with label 1 and with label 0, both ascending and not empty
+    """
+    return int(twice_right_pairs(ones, zeros)) / (2 * len(ones) * len(zeros))
+
+
+def mean_precision(ones: Numbers, zeros: Numbers) -> float:
+    """Return the average precision of one label. Pure.
+
+    Parameters
+    ----------
+    ones, zeros : see `area_under_roc`
+    """
+    return float(precision_sum(ones, zeros)) / len(ones)
 
 
 def average_precision(
@@ -193,7 +212,7 @@ def average_precision(
     def of_label(column: ScoreColumn, /) -> float:
         ones, zeros = column.sorted_scores()
         _require_both("ap", column, len(ones), len(zeros))
-        return float(precision_sum(ones, zeros)) / len(ones)
+        return mean_precision(ones, zeros)
 
     return _mean_over_labels(outputs, labels, names, of_label)
 
