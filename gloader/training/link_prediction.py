@@ -28,8 +28,8 @@ from gloader.pipeline.seeds import plan_training_seeds
 from gloader.training.dataset_checks import require_link_tables, require_no_classes
 from gloader.training.link_judge import LinkJudge, LinkMetric, PairScorer, auto_metric, parse_metric
 from gloader.training.model_spec import LinkSpec, spec_of
-from gloader.training.process import eager_release
 from gloader.training.objectives import LINK_OBJECTIVES
+from gloader.training.process import eager_release
 from gloader.training.task import Evaluation
 
 if TYPE_CHECKING:
