@@ -1,8 +1,8 @@
 """`gloader infer`: predictions of a trained model, written to a .npy file.
 
 The file has a class, probabilities or values for every node, a layer's output for every node (embeddings), or a score
-for every given pair of nodes. `infer` opens the dataset and joins the machines of a torchrun launch, the first rank runs `_Inference`, and the
-other ranks send their feature rows.
+for every given pair of nodes. `infer` opens the dataset and joins the machines of a torchrun launch, the first rank
+runs `_Inference`, and the other ranks send their feature rows.
 """
 
 import math

@@ -306,8 +306,8 @@ def _measure(
         return of_labels
     if metric is not None and metric.kind in ("acc", "rmse"):
         raise ConfigError(
-            f"metric {metric} is for labels of links, which --negatives none learns; edges and negatives are told apart "
-            "by hits@K, mrr or auc"
+            f"metric {metric} is for labels of links, which --negatives none learns; edges are told from negatives by "
+            "hits@K, mrr or auc"
         )
     if metric is not None:
         return metric

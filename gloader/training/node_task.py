@@ -8,7 +8,6 @@ Shapes: n nodes, k labels of each, C classes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,7 +35,7 @@ from gloader.training.scores import METRICS
 from gloader.training.task import Evaluation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -196,6 +195,7 @@ class NodeTask:
         nodes, labels = self._known(split)
         if not len(nodes):
             return Evaluation(score=None)
+        outputs: NDArray[Any]
         if self.kind == "classes":
             outputs = predict_classes(model, inference, nodes, on_progress)
         else:

@@ -338,7 +338,7 @@ class _Asked:
 
 def test_a_network_that_diverges_ends_the_run_of_every_task(of_kind) -> None:
     for name in ("binary", "multilabel", "values"):
-        with pytest.raises(DivergedError, match="lower --lr|a lower --lr"):
+        with pytest.raises(DivergedError, match=r"lower --lr|a lower --lr"):
             fit(of_kind[name], optim=replace(OPTIM, lr=1e30, epochs=6))
 
 
