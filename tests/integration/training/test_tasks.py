@@ -342,6 +342,17 @@ def test_a_network_that_diverges_ends_the_run_of_every_task(of_kind) -> None:
             fit(of_kind[name], optim=replace(OPTIM, lr=1e30, epochs=6))
 
 
+@pytest.mark.parametrize("labels", ["multilabel", "values"])
+def test_a_run_over_nan_names_the_rows_and_columns(of_kind, tmp_path, labels) -> None:
+    held = of_kind[labels].to_numpy()
+    node = int(held["train"][40])
+    held["features"][node, [2, 4]] = np.nan
+    dataset = Dataset.from_numpy(tmp_path / "nan", **held, allow_nan=True)
+    message = rf"epoch 1, batch \d: .*column 2 of node {node} is nan; .*, 2 numbers .* in columns 2, 4 of node {node}"
+    with pytest.raises(DivergedError, match=message):
+        fit(dataset)
+
+
 # --- several types ----------------------------------------------------------------------------------------------
 
 
