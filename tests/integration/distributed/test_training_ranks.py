@@ -256,7 +256,7 @@ def test_a_run_that_lost_a_rank_is_resumed_as_if_it_had_not(
     for name in ("losses", "accuracies", "test_acc"):
         assert again[name] == whole[name]
     left = sorted(path.name for path in (tmp_path / "cut").iterdir())
-    assert left == ["checkpoint-00003-0000000", "config.yaml", "metrics.jsonl", "result.json"]
+    assert left == ["checkpoint-00003-0000000", "config.yaml", "metrics.jsonl", "result.json", "scores.json"]
 
 
 def test_two_ranks_go_on_where_one_stopped_and_the_other_way_round(
