@@ -118,7 +118,9 @@ def test_official_evaluators_score():
         assert score(evaluator, truth, predicted) == pytest.approx(0.75)
     columns = np.tile(np.array([0, 0, 1, 1], np.float32)[:, None], (1, 112))
     given = np.tile(np.array([0.1, 0.6, 0.5, 0.9], np.float32)[:, None], (1, 112))
-    assert score("ogb:ogbn-proteins", columns, given) == pytest.approx(0.75)  # three of four pairs are in order
+    assert score("ogb:ogbn-proteins", columns, given) == pytest.approx(
+        0.75
+    )  # three of four pairs are in order
 
 
 @pytest.mark.long
