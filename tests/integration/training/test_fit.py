@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from gloader.config import LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
+from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
 from gloader.dataset import Dataset
 from gloader.errors import (
     BudgetError,
@@ -416,9 +416,10 @@ def test_which_settings_keep_a_run_from_being_continued(saved, epochs_done, chan
     assert sorted(differing(decisive, decisive | change, epochs_done=epochs_done)) == sorted(expected)
 
 
-def test_runs_of_versions_without_links_and_times_go_on() -> None:
-    decisive = decisive_settings(TrainSettings(model=MODEL, optim=OPTIM, loader=LOADER), world_size=1)
-    new = ("edge_features", "time_strategy", "time_bound", "time_window")
+def test_runs_of_versions_without_links_times_and_tasks_go_on() -> None:
+    settings = TrainSettings(model=MODEL, optim=OPTIM, loader=LOADER, links=LinkConfig(metric="acc"))
+    decisive = decisive_settings(settings, world_size=1)
+    new = ("edge_features", "time_strategy", "time_bound", "time_window", "task", "metric", "class_weights", "balance")
     former = {name: value for name, value in decisive.items() if name not in new}
     assert len(former) == len(decisive) - len(new)
     assert differing(former, decisive, epochs_done=1) == []
