@@ -20,7 +20,7 @@ from gloader.lab.report.inspection import inspection_section
 from gloader.lab.report.page import Section, TextTable, render_page, slug
 from gloader.lab.report.run_facts import circumstances_of, facts_of, table_of
 from gloader.lab.report.run_sections import beside, run_section
-from gloader.lab.report.score_pictures import ScorePictures
+from gloader.lab.report.score_pictures import pictures_of
 from gloader.lab.report.timeline_picture import draw_timeline
 from gloader.lab.report.training import Epoch, Training, read_settings, split_seconds
 from gloader.ssd_store.os_io import REAL_OS, OsIO
@@ -75,8 +75,8 @@ def read_training(folder: Path) -> Training:
         facts_of(training), circumstances_of(training), table_of(training)
         path = folder / _SCORES
         if path.is_file():
-            scores = ScorePictures.from_json(json.loads(path.read_text()), name=training.name)
-            training = replace(training, scores=scores)
+            training = replace(training, scores=json.loads(path.read_text()))
+            pictures_of(training)
     except MALFORMED as error:
         raise FormatError(f"{path} is not what `gloader train` writes: {shown(error)}") from error
     return training

@@ -1,7 +1,7 @@
 """Pictures and tables of a run's scores: curves, calibration, confusion of classes, predicted against true values.
 
-`ScorePictures.from_json` reads ``scores.json`` in a run's folder, which `gloader.training.score_summary` made. A
-picture's caption has the metric that belongs to it.
+`pictures_of` reads a run's ``scores.json``, which `gloader.training.score_summary` made. A picture's caption has the
+metric that belongs to it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gloader.lab.report.svg import Chart
+    from gloader.lab.report.training import Training
 
     # Charts, and tables with headings.
     Parts: TypeAlias = tuple[list[Chart | None], list[tuple[str, TextTable]]]
@@ -34,38 +35,29 @@ class ScorePictures:
     charts: tuple[Chart, ...] = ()
     tables: tuple[tuple[str, TextTable], ...] = ()
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any], *, name: str) -> ScorePictures:
-        """Return the pictures of a summary.
 
-        Raises an error in `gloader.core.malformed.MALFORMED` for values that no summary has.
+def pictures_of(run: Training) -> ScorePictures:
+    """Return the pictures of a run's scores; without scores there are none.
 
-        Parameters
-        ----------
-        values : the summary
-        name : the run's name, with which the charts' names begin
-        """
-        kind, num = str(values["kind"]), int(values["num"])
-        if num == 0:
-            return cls()
-        split = (
-            f" of {num:,} nodes of the split {values['split']!s}"
-            if "split" in values
-            else f" of {num:,} nodes"
-        )
-        metrics = TextTable(
-            header=("metric", "value"),
-            rows=tuple((str(metric), _figure(value)) for metric, value in _some(values["metrics"].items())),
-        )
-        heading = f"Scores{split}"
-        if kind == "classes":
-            charts, tables = _of_classes(values, name, split)
-        elif kind == "values":
-            charts, tables = _of_values(values, name)
-        else:
-            charts, tables = _of_labels(values, name)
-        drawn = tuple(chart for chart in charts if chart is not None)
-        return cls(drawn, ((heading, metrics), *tables))
+    Raises an error in `gloader.core.malformed.MALFORMED` for values that no summary has.
+    """
+    values = run.scores
+    if values is None or int(values["num"]) == 0:
+        return ScorePictures()
+    kind, num = str(values["kind"]), int(values["num"])
+    split = f" of {num:,} nodes" + (f" of the split {values['split']!s}" if "split" in values else "")
+    metrics = TextTable(
+        header=("metric", "value"),
+        rows=tuple((str(metric), _figure(value)) for metric, value in _some(values["metrics"].items())),
+    )
+    if kind == "classes":
+        charts, tables = _of_classes(values, run.name, split)
+    elif kind == "values":
+        charts, tables = _of_values(values, run.name)
+    else:
+        charts, tables = _of_labels(values, run.name)
+    drawn = tuple(chart for chart in charts if chart is not None)
+    return ScorePictures(drawn, ((f"Scores{split}", metrics), *tables))
 
 
 def _of_classes(values: Mapping[str, Any], name: str, split: str) -> Parts:

@@ -51,6 +51,14 @@ def test_a_thinned_roc_curve_is_the_whole_one_to_within_three_pixels(n, levels):
     assert distances(points, whole).max() < 1e-4
 
 
+def test_the_point_before_a_long_step_of_equal_scores_is_kept():
+    scores = np.full(2000, 0.5, np.float32)
+    labels = np.arange(2000) % 2
+    scores[0:30:2] = np.linspace(0.9, 1.0, 15)  # fifteen of the thousand with label 0
+    (curve,) = score_summary("binary", scores, labels, None)["curves"]
+    assert curve["roc"] == [[0, 0], [0.015, 0], [1, 1]]
+
+
 def test_a_precision_recall_curve_keeps_the_extremes_of_each_hundredth():
     scores, labels = scored(3000)
     (curve,) = score_summary("binary", scores, labels, None)["curves"]
@@ -73,10 +81,11 @@ def test_a_precision_recall_curve_keeps_the_extremes_of_each_hundredth():
 
 
 def test_calibration_counts_each_known_node_once():
-    scores, labels = np.array([0.0, 0.05, 0.5, 0.55, 1.0, 0.3], np.float32), np.array([0, 1, 1, 0, 1, -1])
+    scores = np.array([0.0, 0.09, 0.11, 0.5, 0.55, 1.0, 0.3], np.float32)
+    labels = np.array([0, 1, 1, 1, 0, 1, -1])
     (curve,) = score_summary("binary", scores, labels, None)["curves"]
-    assert curve["calibration"] == [[0.025, 0.5, 2], [0.525, 0.5, 2], [1.0, 1.0, 1]]
-    assert curve["share"] == 0.6
+    assert curve["calibration"] == [[0.045, 0.5, 2], [0.11, 1.0, 1], [0.525, 0.5, 2], [1.0, 1.0, 1]]
+    assert curve["share"] == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from gloader.errors import FormatError
 from gloader.lab.report import make_report
 from gloader.lab.report.build_page import read_training
+from gloader.lab.report.score_pictures import pictures_of
 from gloader.lab.report.training import read_settings
 
 EPOCH = {
@@ -172,8 +173,7 @@ def test_a_value_that_no_run_has_anywhere_is_shown_or_refused(
 def test_the_scores_of_a_run_are_drawn(kind: str, tmp_path: Path) -> None:
     folder = _run(tmp_path / "r", EPOCH)
     (folder / "scores.json").write_text(json.dumps(SCORES[kind]))
-    scores = read_training(folder).scores
-    assert scores is not None
+    scores = pictures_of(read_training(folder))
     assert len(scores.charts) == {"classes": 1, "many": 0, "binary": 3, "values": 1}[kind]
     (section,) = make_report([folder], tmp_path / "page.html")
     assert section.charts[: len(scores.charts)] == scores.charts

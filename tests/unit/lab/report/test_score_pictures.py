@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from training_runs import drawn, lines, texts, told
+from training_runs import drawn, lines, run, texts, told
 
 from gloader.lab.report.cell_chart import draw_grid, draw_matrix
-from gloader.lab.report.score_pictures import ScorePictures
+from gloader.lab.report.score_pictures import ScorePictures, pictures_of
 from gloader.training.score_summary import score_summary
 
 
 def pictures(kind: Any, outputs: Any, labels: Any, names: Any = None) -> ScorePictures:
     """What a report shows, from the scores themselves."""
-    return ScorePictures.from_json(
-        score_summary(kind, outputs, labels, names) | {"split": "test"}, name="run"
-    )
+    return pictures_of(run("run", scores=score_summary(kind, outputs, labels, names) | {"split": "test"}))
 
 
 def captions(found: ScorePictures) -> dict[str, str]:
