@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gloader.convert.readers import parquet_table
+from gloader.convert.readers import arrow_columns
 from gloader.convert.readers.parquet_table import ParquetTable
 from gloader.errors import GraphError, ShapeError, SourceError
 
@@ -20,7 +20,7 @@ def write(path, rows, kind=None):
 )
 def test_all_forms_of_lists_are_rows(tmp_path, kind, monkeypatch):
     rows = np.arange(60).reshape(20, 3)
-    monkeypatch.setattr(parquet_table, "_BATCH_NUMBERS", 21)
+    monkeypatch.setattr(arrow_columns, "_BATCH_NUMBERS", 21)
     table = ParquetTable.open(write(tmp_path / "a.parquet", rows.tolist(), kind))
     assert (table.kind("x"), table.width("x"), table.width("y")) == ("list of 3", 3, 1)
     number = "float32" if kind.value_type == pa.float64() else "int64"
