@@ -269,9 +269,9 @@ def _open_file(path: Path) -> NumberTable:
 
         return CsvTable.open(path)
     if suffix in PARQUET_SUFFIXES:
-        from gloader.convert.readers.parquet_table import ParquetTable
+        from gloader.convert.readers.parquet_table import open_parquet_table
 
-        return ParquetTable.open(path)
+        return open_parquet_table(path)
     raise SourceError(f"{path}: {unknown_format(path)}")
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gloader.convert.readers import arrow_columns
+from gloader.convert.readers import typed_table
 from gloader.convert.readers.open_table import open_table
 from gloader.errors import GraphError, SourceError
 
@@ -98,7 +98,7 @@ def test_numbers_in_a_dictionary_are_numbers(tmp_path):
 
 def test_texts_are_read_in_small_batches(tmp_path, monkeypatch):
     pq.write_table(pa.table({"key": [str(i) for i in range(100)], "x": range(100)}), tmp_path / "a.parquet")
-    monkeypatch.setattr(arrow_columns, "_BATCH_TEXTS", 30)
+    monkeypatch.setattr(typed_table, "_BATCH_TEXTS", 30)
     table = open_table(tmp_path / "a.parquet")
     sizes = [batch.num_rows for batch in table.read_arrow(["key"], error=SourceError)]
     assert sizes == [30, 30, 30, 10]

@@ -1,13 +1,14 @@
-"""Columns of pyarrow as numbers, number lists or plain values, shared by the readers of Parquet and Arrow files.
+"""Tables whose file stores the columns' types: Parquet and Arrow files, read through pyarrow.
 
-A reader gets record batches from its file. `ArrowColumns` is what their schema says: the columns' names, kinds and
-widths, and which of them pandas wrote as its index. Its method `numbers` converts one column of a batch.
+`TypedTable` implements `NumberTable`, the interface through which edges, features and labels are read from tables. It
+knows the columns' names, kinds and widths, and converts batches of pyarrow to numbers, number lists or plain values. A
+`BatchFile` is the file format behind it: it reads the batches.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,65 +18,84 @@ from gloader.core.malformed import shown
 from gloader.errors import ShapeError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from gloader.convert.readers.table_streams import Number, TableError
+    from gloader.convert.readers.table_streams import Columns, Number, TableError
 
 # Number of rows at the file's start from which the length of a column's lists is taken.
-FIRST_ROWS = 100
+_FIRST_ROWS = 100
 # Numbers per batch: 2 MB of int64, and large enough for pyarrow's full speed.
 _BATCH_NUMBERS = 1 << 18
 # Rows per batch with a column of texts or other values of unknown size. Texts of 100 bytes make 1.6 MB per column.
 _BATCH_TEXTS = 1 << 14
+# Kinds whose values have a known size of at most 8 bytes.
+_SHORT: Final = frozenset({"integer", "number", "bool", "empty"})
+
+
+class BatchFile(Protocol):
+    """A file in a format that stores the columns' types. Every method opens the file again."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns' names and types."""
+        ...
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        ...
+
+    def batches(self, columns: Sequence[str], max_rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the named columns, in any order, in batches of at most ``max_rows``. Raises SourceError."""
+        ...
+
+    def reading_bytes(self, num_columns: int) -> int:
+        """Return the bytes of memory for reading ``num_columns`` columns, in addition to the batches."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArrowColumns:
-    """The columns of a file, as pyarrow's schema and the first rows describe them."""
+class TypedTable:
+    """A file's columns with stored types; see `NumberTable`."""
 
-    path: Path  # the file, for messages
-    schema: pa.Schema
-    names: tuple[str, ...]
-    kinds: tuple[str, ...]  # as in `NumberTable.kind`
-    widths: tuple[int, ...]  # as in `NumberTable.width`
+    file: BatchFile
+    names: tuple[str, ...]  # the columns' names
+    kinds: tuple[str, ...]  # the columns' kinds, as in `NumberTable.kind`
+    widths: tuple[int, ...]  # the columns' widths, as in `NumberTable.width`
     index: tuple[str, ...]  # the columns of a pandas index
     row_ids: range | None  # a pandas index that is stored as a range instead of a column, or None
+    # Such a file always has the columns' names, and no header row.
+    has_names: bool = field(default=True, init=False)
+    counts_columns: bool = field(default=False, init=False)
 
     @classmethod
-    def of(
-        cls,
-        path: Path,
-        schema: pa.Schema,
-        *,
-        num_rows: int,
-        first_rows: Callable[[list[str]], pa.RecordBatch | None],
-    ) -> ArrowColumns:
-        """Return the columns of a file.
-
-        Parameters
-        ----------
-        path : the file, for messages
-        schema : the file's schema
-        num_rows : the number of its rows
-        first_rows : function of column names that reads the first rows of these columns, or None without rows
+    def over(cls, file: BatchFile) -> TypedTable:
+        """Return the table over a file, after a look at its first rows for the lengths of lists.
 
         Raises
         ------
         SourceError
-            Two columns share a name.
+            Two columns share a name, or the file is truncated or corrupt.
         """
+        schema = file.schema
         names = tuple(schema.names)
         twice = twice_in(names)
         if twice is not None:
-            raise SourceError(f"{path} has the column {shown(twice)} twice; give each column another name")
-        index, row_ids = _pandas_index(schema.pandas_metadata, num_rows)
-        widths = _widths(schema, first_rows)
+            raise SourceError(
+                f"{file.path} has the column {shown(twice)} twice; give each column another name"
+            )
+        index, row_ids = _pandas_index(schema.pandas_metadata, file.num_rows)
+        widths = _widths(file)
         return cls(
-            path=path,
-            schema=schema,
+            file=file,
             names=names,
             kinds=tuple(
                 _kind(each, widths.get(name)) for name, each in zip(names, schema.types, strict=True)
@@ -85,6 +105,20 @@ class ArrowColumns:
             row_ids=row_ids,
         )
 
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.file.path
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return self.file.num_rows
+
+    def count_rows(self) -> int:
+        """Return the number of rows."""
+        return self.file.num_rows
+
     def kind(self, column: str) -> str:
         """Return a column's kind; see `NumberTable.kind`."""
         return self.kinds[self.names.index(column)]
@@ -93,68 +127,61 @@ class ArrowColumns:
         """Return a column's numbers per row: 1, or the length of its lists."""
         return self.widths[self.names.index(column)]
 
-    def arrow_type(self, column: str) -> pa.DataType:
-        """Return a column's type in `NumberTable.read_arrow`."""
-        return plain_type(self.schema.field(column).type)
+    def reading_bytes(self, columns: Iterable[str]) -> int:
+        """Return the bytes of memory to read ``columns``, without the results."""
+        return self.file.reading_bytes(sum(1 for _ in columns))
 
-    def batch_rows(self, columns: Iterable[str]) -> int:
-        """Return the number of rows to read at a time, so that a batch of ``columns`` takes a few megabytes."""
-        names = list(columns)
-        rows = max(1, _BATCH_NUMBERS // max(1, sum(map(self.width, names))))
-        is_plain = all(self.kind(name) in _SHORT or self.kind(name).startswith(LISTS) for name in names)
-        return rows if is_plain else min(rows, _BATCH_TEXTS)
-
-    def read(
-        self, batches: Iterable[pa.RecordBatch], columns: Mapping[str, Number], *, error: TableError
-    ) -> Iterator[tuple[NDArray[Any], ...]]:
-        """Yield the named columns of ``batches`` as arrays; see `NumberTable.read`."""
+    def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
+        """Yield the named ``columns``; see `NumberTable.read`. Only integer columns can be read as int64."""
+        # Types are checked before the first row, because a wrong type is a wrong column, not a wrong value.
+        for name, number in columns.items():
+            self._check_type(name, number, error)
         done = 0
-        for batch in batches:
+        for batch in self._batches(list(columns)):
             yield tuple(
                 self._numbers(name, batch.column(name), number, done, error)
                 for name, number in columns.items()
             )
             done += batch.num_rows
 
-    def read_plain(
-        self, batches: Iterable[pa.RecordBatch], columns: Sequence[str]
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield ``batches`` with the named columns only, each as its plain type; see `NumberTable.read_arrow`."""
+    def arrow_type(self, column: str) -> pa.DataType:
+        """Return a column's stored type, or the type of the values in its dictionary."""
+        return _plain_type(self.file.schema.field(column).type)
+
+    def read_arrow(self, columns: Sequence[str], *, error: TableError) -> Iterator[pa.RecordBatch]:
+        """Yield the named ``columns`` with their stored values; see `NumberTable.read_arrow`."""
+        del error  # these formats have no bad rows
         types = [self.arrow_type(name) for name in columns]
-        for batch in batches:
-            arrays = [plain(batch.column(name), kind) for name, kind in zip(columns, types, strict=True)]
+        for batch in self._batches(columns):
+            arrays = [_plain(batch.column(name), kind) for name, kind in zip(columns, types, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
-    def check_types(
-        self,
-        columns: Mapping[str, Number],
-        *,
-        error: TableError,
-        batches: Callable[[list[str]], Iterable[pa.RecordBatch]],
-    ) -> None:
-        """Raise ``error`` if a column's type cannot be read as the requested number.
+    def _batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Return batches of the named columns that take a few megabytes."""
+        rows = max(1, _BATCH_NUMBERS // max(1, sum(map(self.width, columns))))
+        is_short = all(self.kind(name) in _SHORT or self.kind(name).startswith(LISTS) for name in columns)
+        return self.file.batches(columns, rows if is_short else min(rows, _BATCH_TEXTS))
 
-        ``batches`` reads the named columns, for a message about the first missing value.
-        """
-        for name, number in columns.items():
-            kind = plain_type(self.schema.field(name).type)
-            element = kind.value_type if _is_list(kind) else kind
-            is_date = number == "time" and (pa.types.is_timestamp(element) or pa.types.is_date(element))
-            is_real = pa.types.is_floating(element) or (number != "time" and _is_real(element))
-            if is_date or pa.types.is_integer(element) or (number != "int64" and is_real):
-                continue
-            if pa.types.is_floating(element):
-                row = _first_missing(batches([name]))
-                raise error(f"{self.path}: column {name!r} has type {kind}; {no_whole_numbers(row)}")
-            wanted = {"int64": "integers", "time": "seconds or timestamps"}.get(number, "numbers")
-            raise error(f"{self.path}: column {name!r} has type {kind}; it must hold {wanted}")
+    def _check_type(self, name: str, number: Number, error: TableError) -> None:
+        """Raise ``error`` if a column's type cannot be read as ``number``."""
+        kind: Any = self.arrow_type(name)
+        element = kind.value_type if _is_list(kind) else kind
+        is_date = number == "time" and (pa.types.is_timestamp(element) or pa.types.is_date(element))
+        is_real = pa.types.is_floating(element) or (number != "time" and _is_real(element))
+        if is_date or pa.types.is_integer(element) or (number != "int64" and is_real):
+            return
+        if pa.types.is_floating(element):
+            row = _first_missing(self._batches([name]))
+            raise error(f"{self.path}: column {name!r} has type {kind}; {no_whole_numbers(row)}")
+        wanted = {"int64": "integers", "time": "seconds or timestamps"}.get(number, "numbers")
+        raise error(f"{self.path}: column {name!r} has type {kind}; it must hold {wanted}")
 
     def _numbers(self, name: str, column: Any, number: Number, done: int, error: TableError) -> NDArray[Any]:
         """Return the numbers (n,), or lists (n, k), in pyarrow's array ``column``, a batch of the column ``name``.
 
         ``done`` is the number of earlier rows, for messages. Raises ``error`` for a missing value.
         """
-        column = plain(column, self.arrow_type(name))
+        column = _plain(column, self.arrow_type(name))
         if _is_list(column.type):
             column = self._flat(name, column, done)
         if pa.types.is_decimal(column.type):
@@ -185,22 +212,18 @@ class ArrowColumns:
         return lists.flatten()
 
 
-def plain_type(kind: pa.DataType) -> pa.DataType:
+def _plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type of the values in an encoded type: of a dictionary, of runs, or of views into buffers. Pure."""
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return plain_type(kind.value_type)
+        return _plain_type(kind.value_type)
     if pa.types.is_string_view(kind):
         return pa.large_string()
     return pa.large_binary() if pa.types.is_binary_view(kind) else kind
 
 
-def plain(column: Any, kind: pa.DataType) -> Any:
-    """Return pyarrow's array ``column`` with the type ``kind`` of `plain_type`. Pure."""
+def _plain(column: Any, kind: pa.DataType) -> Any:
+    """Return pyarrow's array ``column`` with the type ``kind`` of `_plain_type`. Pure."""
     return column if column.type.equals(kind) else column.cast(kind)
-
-
-# Kinds whose values have a known size of at most 8 bytes.
-_SHORT = frozenset({"integer", "number", "bool", "empty"})
 
 
 def _first_missing(batches: Iterable[pa.RecordBatch]) -> int | None:
@@ -214,11 +237,11 @@ def _first_missing(batches: Iterable[pa.RecordBatch]) -> int | None:
     return None
 
 
-def _widths(schema: pa.Schema, first_rows: Callable[[list[str]], pa.RecordBatch | None]) -> dict[str, int]:
+def _widths(file: BatchFile) -> dict[str, int]:
     """Return the list length for each column with number lists, or 0 if its first rows have no list."""
-    fields = {each.name: each.type for each in schema if _is_list(each.type)}
+    fields = {each.name: each.type for each in file.schema if _is_list(each.type)}
     names = [name for name, kind in fields.items() if _is_real(kind.value_type)]
-    first = first_rows(names) if names else None
+    first = next(file.batches(names, _FIRST_ROWS), None) if names else None
     if first is None:
         return dict.fromkeys(names, 0)
     widths = dict[str, int]()
@@ -244,7 +267,7 @@ def _kind(stored: pa.DataType, width: int | None) -> str:
 
     ``width`` is the length of its lists, 0 if it is unknown, or None for a column without number lists.
     """
-    kind = plain_type(stored)
+    kind = _plain_type(stored)
     if width:
         return f"{LISTS} {width}"
     if pa.types.is_integer(kind):
