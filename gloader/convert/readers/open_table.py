@@ -18,6 +18,8 @@ from gloader.errors import SourceError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
+
     from gloader.convert.readers.table_streams import Columns, Number, NumberTable, TableError
 
 
@@ -170,6 +172,38 @@ class PartedTable:
         for part in self.parts:
             yield from part.read(columns, error=error)
 
+    def arrow_type(self, column: str) -> pa.DataType:
+        """Return the type that holds a column's values in all parts; see `NumberTable.arrow_type`."""
+        import pyarrow as pa
+
+        common = self.parts[0].arrow_type(column)
+        for part in self.parts[1:]:
+            kind = part.arrow_type(column)
+            fields = [pa.schema([pa.field(column, each)]) for each in (common, kind)]
+            try:
+                # Permissive means that int32 and int64 become int64, and that null becomes any type.
+                common = pa.unify_schemas(fields, promote_options="permissive").field(0).type
+            except pa.ArrowException as error:
+                raise SourceError(
+                    f"{part.path} stores the column {column!r} as {kind}, and files before it as {common}; write the "
+                    "column with one type in all files of a table"
+                ) from error
+        return common
+
+    def read_arrow(self, columns: Sequence[str], *, error: TableError) -> Iterator[pa.RecordBatch]:
+        """Yield the named ``columns``, part by part; see `NumberTable.read_arrow`."""
+        import pyarrow as pa
+
+        schema = pa.schema([pa.field(name, self.arrow_type(name)) for name in columns])
+        for part in self.parts:
+            for batch in part.read_arrow(columns, error=error):
+                try:
+                    yield batch.cast(schema)
+                except pa.ArrowInvalid as failure:
+                    raise SourceError(
+                        f"{part.path}: {failure}; write each column with one type in all files of a table"
+                    ) from failure
+
 
 def _columns(table: NumberTable) -> str:
     """Return a table's columns, for messages."""
@@ -235,9 +269,9 @@ def _open_file(path: Path) -> NumberTable:
 
         return CsvTable.open(path)
     if suffix in PARQUET_SUFFIXES:
-        from gloader.convert.readers.parquet_table import ParquetTable
+        from gloader.convert.readers.parquet_table import open_parquet_table
 
-        return ParquetTable.open(path)
+        return open_parquet_table(path)
     raise SourceError(f"{path}: {unknown_format(path)}")
 
 

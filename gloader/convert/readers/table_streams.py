@@ -32,8 +32,10 @@ from gloader.core.malformed import shown
 from gloader.errors import FeatureValueError, GraphError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    import pyarrow as pa
 
 
 # The type in which a column is read. "time" means any form of times in a file, which `to_seconds` converts.
@@ -120,6 +122,33 @@ class NumberTable(Protocol):
             A whole number is missing, or a value is not such a number. The message names file, row and value.
         ShapeError
             A list has another length than the first.
+        SourceError
+            The file is truncated or corrupt.
+        """
+        ...
+
+    def arrow_type(self, column: str) -> pa.DataType:
+        """Return pyarrow's type for a column in `read_arrow`. In a text file, every column has the type string.
+
+        Raises SourceError if the files of a table have types for the column that no common type holds.
+        """
+        ...
+
+    def read_arrow(self, columns: Sequence[str], *, error: TableError) -> Iterator[pa.RecordBatch]:
+        """Yield the named columns with their stored values, in batches. Every call starts at the first row.
+
+        A text file's fields come as the exact text between two separators, without the quotes. An empty field is null.
+        A column that is stored as numbers into a dictionary comes as the dictionary's values.
+
+        Parameters
+        ----------
+        columns : names of the columns, which are the batches' columns in this order
+        error : class of the error for a bad row
+
+        Raises
+        ------
+        error
+            A row of a text file has another number of fields than the header, or is not UTF-8.
         SourceError
             The file is truncated or corrupt.
         """
