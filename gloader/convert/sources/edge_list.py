@@ -167,7 +167,7 @@ def edge_table_columns(
     notes: ColumnNotes,
     features_file: Path | None = None,
     keys: tuple[str, str] = ("--edge-time", "--edge-features"),
-) -> tuple[EdgeStream, FeatureStream | None]:
+) -> tuple[TableEdges, FeatureStream | None]:
     """Return a table's edges with times, and the edge features.
 
     Parameters
@@ -200,18 +200,18 @@ def edge_table_columns(
     feature_columns = names if set(names) <= set(table.names) else ()
     _note_columns(edges, feature_columns, notes)
     if not names:
-        return edges.stream(), None
+        return edges, None
     if not feature_columns:
         path = features_file or Path(str(features)).expanduser()
         if not path.is_file():
             raise ConfigError(
                 _missing(keys[1], str(features), edges, what="column, and there is no such file")
             )
-        return edges.stream(), open_edge_features(path, budget_bytes=budget_bytes, notes=notes)
+        return edges, open_edge_features(path, budget_bytes=budget_bytes, notes=notes)
     if edges.num_edges is None:
         # The conversion needs the number of feature rows before it sorts the edges, because the rows take disk space.
         edges = replace(edges, num_edges=table.count_rows())
-    return edges.stream(), table_features(table, edges.num_edges or 0, names)
+    return edges, table_features(table, edges.num_edges or 0, names)
 
 
 def _note_columns(edges: TableEdges, features: tuple[str, ...], notes: ColumnNotes) -> None:
@@ -273,13 +273,14 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
         )
     budget = options.budget_bytes
     notes = ColumnNotes()
-    edges, edge_features = edge_table_columns(
+    table_edges, edge_features = edge_table_columns(
         TableEdges.open(open_table(path), src=options.src, dst=options.dst),
         time=options.edge_time,
         features=options.edge_features,
         budget_bytes=budget,
         notes=notes,
     )
+    edges = table_edges.stream()
     features, row_ids = open_node_features(
         _require_path(options.features), budget_bytes=budget, notes=notes, labels=options.labels
     )

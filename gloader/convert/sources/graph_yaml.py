@@ -45,7 +45,7 @@ _FILE_KEYS: Final = ("num_nodes", "features", "labels", "splits", "num_classes")
 _TABLE_KEYS: Final = ("file", "key", "columns", "split", "missing")
 _NODE_KEYS: Final = (*_FILE_KEYS, *_TABLE_KEYS)
 _EDGE_KEYS: Final = ("file", "src", "dst", "weight", "time", "features", "columns", "missing")
-_MISSING: Final = ("error", "zero", "mean", "flag")
+_MISSING: Final = ("zero", "mean", "flag")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +62,11 @@ class NodeEntry:
     num_classes: int | None = None  # None means the number is taken from the labels
     file: Path | None = None  # the table of the nodes
     key: str | None = None  # the table's column with the nodes' keys. None means that row i is node i
-    columns: tuple[object, ...] = ()  # the columns that are features, as they stand in the description
+    columns: object = None  # the columns that are features, as they stand in the description
     # The columns of labels and of the split, as they stand in the description: a name, a list or a mapping.
     label_columns: object = None
     split: object = None
-    # What a missing value becomes: "zero", "mean" or "flag". None or "error" means that it is refused.
+    # What a missing value of ``columns`` becomes: "zero", "mean" or "flag". None means that it is refused.
     missing: str | None = None
 
     @property
@@ -92,7 +92,7 @@ class EdgeEntry:
     # Column names with commas between them, or a file. None means no features, unless --edge-features names columns for
     # all tables.
     features: str | None = None
-    columns: tuple[object, ...] = ()  # the columns that are features, as they stand in the description
+    columns: object = None  # the columns that are features, as they stand in the description
     missing: str | None = None  # what a missing value of ``columns`` becomes, as for a node type
     # The node types of the ends, which ``src`` and ``dst`` may name before a dot.
     types: tuple[str, str] = ("", "")
@@ -133,7 +133,7 @@ class GraphYaml:
             self.dangling is not None
             or bool(self.unlisted)
             or any(entry.is_table for entry in self.nodes.values())
-            or any(edge.columns for edge in self.edges.values())
+            or any(edge.columns is not None for edge in self.edges.values())
             or any(":" not in text for text in self.texts.values())
         )
 
@@ -307,7 +307,7 @@ def _node_entry(folder: Path, value: object, where: str) -> NodeEntry:
         num_classes=_count(entry, "num_classes", (1, MAX_CLASSES), where),
         file=file,
         key=_text(entry, "key", where),
-        columns=_columns(entry, where),
+        columns=entry.get("columns"),
         label_columns=None if file is None else entry.get("labels"),
         split=entry.get("split"),
         missing=_choice(entry, "missing", _MISSING, where),
@@ -335,7 +335,7 @@ def _edge_entry(folder: Path, value: object, where: str) -> EdgeEntry:
         folder=folder,
         file=file,
         **texts,
-        columns=_columns(entry, where),
+        columns=entry.get("columns"),
         missing=_choice(entry, "missing", _MISSING, where),
     )
 
@@ -351,22 +351,6 @@ def _refuse_both(entry: Mapping[str, object], first: str, second: str, where: st
     """Raise SourceError if the entry has both keys."""
     if entry.get(first) is not None and entry.get(second) is not None:
         raise SourceError(f"{where} has {first} and {second}; give one of them")
-
-
-def _columns(entry: Mapping[str, object], where: str) -> tuple[object, ...]:
-    """Return the feature columns: a list of names and mappings, or a mapping of names and kinds."""
-    value = entry.get("columns")
-    if value is None:
-        return ()
-    if isinstance(value, str):
-        value = [value]
-    if isinstance(value, dict):
-        value = [{"name": name, "as": kind} for name, kind in value.items()]
-    if not isinstance(value, list) or not value:
-        raise SourceError(
-            f"{where}.columns is {shown(value)}; it must list columns, such as [age, {{name: city, as: category}}]"
-        )
-    return tuple(value)
 
 
 def _choice(entry: Mapping[str, object], key: str, allowed: Sequence[str], where: str) -> str | None:
