@@ -20,6 +20,7 @@ from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, facts
 from gloader.convert.options import (
     NOT_USED,
     TRAIN,
+    LabelsAs,
     OrderName,
     PrepareOptions,
     SourceOptions,
@@ -156,7 +157,9 @@ class SourceFlags:
     features: Path | None = None
     """edges: feature rows, as a .npy, a .npz with a CSR matrix, or a table that is joined by its id column."""
     labels: Path | None = None
-    """edges: labels, as a .npy or a table; -1 means no label. Not needed to predict edges."""
+    """edges: labels, as a .npy or a table; -1 means no class. Not needed to predict edges."""
+    labels_as: LabelsAs | None = None
+    """Labels as classes, or as values to predict. Default: floats with a fraction and several columns are values."""
     splits: Path | None = None
     """edges: a .npz file with train, valid and test ids. Default: random 60/20/20."""
     src: str | None = None

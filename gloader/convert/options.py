@@ -134,6 +134,7 @@ def edge_shares(given: str | Sequence[float]) -> EdgeShares:
 NOT_USED: Final = "not used"
 OrderName: TypeAlias = Literal["none", "degree", "community"]  # see `PrepareOptions.order`
 SplitBy: TypeAlias = Literal["random", "time"]  # see `PrepareOptions.edge_split_by`
+LabelsAs: TypeAlias = Literal["classes", "values"]  # see `SourceOptions.labels_as`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +150,8 @@ class SourceOptions:
     edge_features: str | None = None  # the columns of edge features; None means the usual names
     root: Path | None = None  # for ogb:NAME, the folder for downloaded data
     needs_labels: bool = True  # False if edges are predicted, so that nodes may be unlabelled
+    # Labels are classes (N,), or values (N, k) to predict. None means that the array decides; see `to_labels`.
+    labels_as: LabelsAs | None = None
     seed: int = 0  # seed for random splits, and for synthetic graphs without a seed
     memory_budget_bytes: int | None = None  # None means half of the free memory
 

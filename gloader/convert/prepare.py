@@ -32,7 +32,9 @@ from gloader.convert.source_check import check_source
 from gloader.convert.stored_parts import StreamedColumn, stored_column
 from gloader.core.paths import bytes_on_disk, nearest_existing
 from gloader.core.units import format_bytes
+from gloader.dataset.record import LABELS_ENTRY
 from gloader.dataset.schema import relation_text
+from gloader.dataset.values import label_kind_of
 from gloader.dataset.writer import DatasetWriter
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.too_small import planned_within
@@ -254,6 +256,7 @@ def _prepare(
         features_done = time.perf_counter()
         labelled = writer.nodes(graph.labelled)
         labelled.labels(graph.labels)
+        writer.annotate(**_label_entry(graph))
         labelled.splits(train=graph.splits.train, valid=graph.splits.valid, test=graph.splits.test)
         lines = receipt.lines(edges)
         writer.annotate(receipt=lines)
@@ -297,6 +300,14 @@ def _begin(source: GraphSource, out: Path, options: PrepareOptions) -> DatasetWr
         part=options.ranges,
         metadata=metadata,
     )
+
+
+def _label_entry(source: GraphSource) -> dict[str, Any]:
+    """Return the commit record's entry about the labels. Classes without names have none, as in earlier versions."""
+    if source.labels.ndim == 1 and not source.label_names:
+        return {}
+    names = {"names": list(source.label_names)} if source.label_names else {}
+    return {LABELS_ENTRY: {"kind": label_kind_of(source.labels), **names}}
 
 
 def _recorded(

@@ -154,7 +154,7 @@ def plan_prepare(source: AnySource, options: PrepareOptions, *, budget_bytes: in
     num_bytes = sum(part.dataset_bytes for part in parts) + graph.labels.nbytes + graph.splits.num_bytes
     num_arrays = sum(part.num_arrays for part in parts) + 4  # labels and three splits
     if options.order != "none":
-        num_bytes, num_arrays = num_bytes + graph.labels.nbytes, num_arrays + 1  # the original ids
+        num_bytes, num_arrays = num_bytes + 8 * graph.labels.shape[0], num_arrays + 1  # the original ids
     return PreparePlan(
         budget_bytes=budget_bytes,
         memory_bytes=resident + max(part.memory_bytes for part in parts),
@@ -274,7 +274,10 @@ def _resident_bytes(source: GraphSource, options: PrepareOptions, budget_bytes: 
     per_node = (
         max(checked, marked_bytes(num_nodes, budget_bytes)) + ORDER_NODE_BYTES[options.order] * num_nodes
     )
-    return source.resident_bytes + source.labels.nbytes + source.splits.num_bytes + per_node + WRITER_BYTES
+    # `ORDER_NODE_BYTES` has 8 bytes for a reordered copy of a label. Labels of several columns take more.
+    copied = max(0, source.labels.nbytes - 8 * source.labels.shape[0]) if options.order != "none" else 0
+    held = source.resident_bytes + source.labels.nbytes + source.splits.num_bytes + copied
+    return held + per_node + WRITER_BYTES
 
 
 def _plan_edges(

@@ -8,7 +8,7 @@ dataset.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from gloader.convert.options import NOT_USED
 from gloader.convert.readers.checked_rows import CheckedRows
 from gloader.convert.source import RandomSplits, edges_over
 from gloader.dataset.schema import relation_text
+from gloader.dataset.values import has_label, label_kind_of
 from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
@@ -33,11 +34,12 @@ if TYPE_CHECKING:
         RelationSource,
         Splits,
     )
+    from gloader.dataset.values import LabelKind
     from gloader.types import IdArray, Relation
 
 _MARKED_SHARE: Final = 64  # marks of nodes with edges take at most 1/64 of the memory budget
 _LABELS_COUNTED: Final = 1 << 20  # labels per step of counting
-_MOST_CLASSES: Final = 8  # with more classes, a line has only the range of their sizes instead of each size
+_MOST_CLASSES: Final = 8  # with more classes or label columns, a line has only the range of their sizes
 _MOST_PARTS: Final = 6  # maximum number of types or relations in a line
 
 
@@ -80,13 +82,14 @@ class Receipt:
 
     Parameters
     ----------
-    column_notes, unused, labels, splits, num_classes : the source's values
+    column_notes, unused, labels, label_names, splits, num_classes : the source's values
     rules : changes to the edges of all relations
     """
 
     column_notes: tuple[str, ...]  # texts on the roles of columns and arrays
     unused: tuple[str, ...]  # names of columns and arrays that the dataset does not use
-    labels: IdArray  # (N,) classes, -1 if unlabelled
+    labels: NDArray[Any]  # (N,) classes, -1 where unknown, or (N, k) values, NaN where unknown
+    label_names: tuple[str, ...]  # names of the classes, or of the k columns; empty without names
     splits: Splits
     num_classes: int
     rules: EdgeRules
@@ -105,6 +108,7 @@ class Receipt:
             column_notes=source.column_notes,
             unused=source.unused,
             labels=source.labels,
+            label_names=source.label_names,
             splits=source.splits,
             num_classes=source.num_classes,
             rules=options.rules,
@@ -183,7 +187,7 @@ class Receipt:
             "isolated nodes": self._isolated(),
             "feature values": _ranges(self.rows, is_named=len(self.num_nodes) > 1),
             "edge feature values": _ranges(self.edge_rows, is_named=len(self.tallies) > 1),
-            "labels by class": _labels(self.labels, self.num_classes),
+            **_label_texts(self.labels, self.num_classes, self.label_names),
             "split": split_text(self.splits),
         }
         return {name: text for name, text in texts.items() if text}
@@ -269,7 +273,87 @@ def _range(checked: CheckedRows, stored: str) -> str:
     return f"{span}{changed}, {' and '.join(bad) or 'no NaN'}"
 
 
-def _labels(labels: IdArray, num_classes: int) -> str:
+def _label_texts(labels: NDArray[Any], num_classes: int, names: tuple[str, ...]) -> dict[str, str]:
+    """Return the receipt's lines about the labels: the classes, or the label columns."""
+    if labels.ndim == 1:
+        return {"labels by class": _classes(labels, num_classes, names)}
+    columns = _LabelColumns.of(labels)
+    kind = label_kind_of(labels)
+    if columns.num_unlabelled == len(labels):
+        return {}
+    return {
+        "labels": columns.form(kind),
+        "labels by column": columns.sizes(names, are_flags=kind != "values"),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LabelColumns:
+    """Counts of label values (N, k) by column, each (k,)."""
+
+    known: IdArray  # number of values that are not NaN
+    low: NDArray[np.float64]  # the smallest known value; infinity without any
+    high: NDArray[np.float64]  # the largest known value; -infinity without any
+    ones: IdArray  # number of values that are 1
+    num_unlabelled: int  # nodes without any known value
+    is_one_hot: bool  # True if each labelled node has exactly one 1, and all its other values are 0
+
+    @classmethod
+    def of(cls, labels: NDArray[np.float32]) -> _LabelColumns:
+        """Count the values, some rows at a time."""
+        width = labels.shape[1]
+        known, ones = np.zeros(width, np.int64), np.zeros(width, np.int64)
+        low, high = np.full(width, np.inf), np.full(width, -np.inf)
+        num_unlabelled, is_one_hot = 0, width > 1
+        step = max(1, _LABELS_COUNTED // (4 * width))
+        for start in range(0, len(labels), step):
+            part = labels[start : start + step]
+            is_known, is_one = ~np.isnan(part), part == 1
+            known += is_known.sum(axis=0)
+            ones += is_one.sum(axis=0)
+            low = np.minimum(low, np.where(is_known, part, np.inf).min(axis=0))
+            high = np.maximum(high, np.where(is_known, part, -np.inf).max(axis=0))
+            is_labelled = has_label(part)
+            num_unlabelled += int(np.count_nonzero(~is_labelled))
+            is_exact = (is_one.sum(axis=1) == 1) & ((part == 0).sum(axis=1) == width - 1)
+            is_one_hot = is_one_hot and bool(is_exact[is_labelled].all())
+        return cls(
+            known=known,
+            low=low,
+            high=high,
+            ones=ones,
+            num_unlabelled=num_unlabelled,
+            is_one_hot=is_one_hot and num_unlabelled < len(labels),
+        )
+
+    def form(self, kind: LabelKind) -> str:
+        """Return the number of columns and the kind of the labels."""
+        width = len(self.known)
+        columns = f"{width:,} column{'s' * (width != 1)}"
+        text = f"{columns} of values" if kind == "values" else f"{columns} of 0 and 1, {kind}"
+        if self.is_one_hot:
+            text += "; one class per node is labels.argmax(axis=1)"
+        missing = f"; {self.num_unlabelled:,} nodes have none" if self.num_unlabelled else ""
+        return text + missing
+
+    def sizes(self, names: tuple[str, ...], *, are_flags: bool) -> str:
+        """Return the counts by column, or their ranges over many columns. ``are_flags``: all values are 0 and 1."""
+        width = len(self.known)
+        if width > _MOST_CLASSES:
+            known = f"{int(self.known.min()):,} to {int(self.known.max()):,} known in a column"
+            if are_flags:
+                return f"{known}, {int(self.ones.min()):,} to {int(self.ones.max()):,} of them 1"
+            return f"{known}, from {self.low.min():g} to {self.high.max():g}"
+        texts = []
+        for name, known, ones, low, high in zip(
+            names or map(str, range(width)), self.known, self.ones, self.low, self.high, strict=True
+        ):
+            counts = f"{ones:,} of {known:,} are 1" if are_flags else f"{known:,} from {low:g} to {high:g}"
+            texts.append(f"{name}: {counts if known else 'none known'}")
+        return ", ".join(texts)
+
+
+def _classes(labels: IdArray, num_classes: int, names: tuple[str, ...]) -> str:
     """Return the numbers of nodes by class, or their range for many classes. Empty without labels."""
     counts = np.zeros(num_classes, np.int64)
     for start in range(0, len(labels), _LABELS_COUNTED):
@@ -279,7 +363,8 @@ def _labels(labels: IdArray, num_classes: int) -> str:
     if unlabelled == len(labels):
         return ""
     if num_classes <= _MOST_CLASSES:
-        text = ", ".join(f"{name}: {count:,}" for name, count in enumerate(counts.tolist()))
+        shown = names or tuple(map(str, range(num_classes)))
+        text = ", ".join(f"{name}: {count:,}" for name, count in zip(shown, counts.tolist(), strict=True))
     else:
         text = f"{num_classes:,} classes of {int(counts.min()):,} to {int(counts.max()):,} nodes"
     return text + (f"; {unlabelled:,} nodes have none" if unlabelled else "")

@@ -56,6 +56,7 @@ _DEEP = {
     "tables": "source_paths",
 }
 _NO_FILES = frozenset({"builtin", "synthetic"})  # sources without files
+_OWN_LABELS = ("npy", "edges", "pyg", "dgl", "tables")  # sources whose labels may be classes or values
 # The forms of all sources' texts, for messages.
 SOURCE_FORMS: tuple[str, ...] = tuple(form for _, _, form in _OPENERS.values())
 
@@ -152,6 +153,11 @@ def _require_columns(source: AnySource, options: SourceOptions, spec: str) -> No
         raise ConfigError(
             f"--src and --dst name columns of edges:FILE, and {shown(spec)} has no such file; a graph.yaml says src "
             "and dst for each relation"
+        )
+    if options.labels_as is not None and spec.partition(":")[0] not in _OWN_LABELS:
+        raise ConfigError(
+            f"--labels-as is for labels in files of your own ({', '.join(f'{name}:' for name in _OWN_LABELS)}), and "
+            f"{shown(spec)} knows its labels; leave it out"
         )
     relations = source.graph().relations
     options.edge_names.require(

@@ -184,11 +184,12 @@ class Source:
     name: str  # a short display name, such as "ogbn-arxiv"
     origin: str  # the source as the user wrote it, such as "ogb:ogbn-arxiv"
     num_nodes: int  # N
-    num_classes: int  # labels are in 0..num_classes-1
+    num_classes: int  # classes are in 0..num_classes-1; for labels that are values, the number of columns k
     edges: EdgeStream
     features: FeatureStream
-    labels: IdArray  # (N,) class numbers, -1 if unlabelled
+    labels: NDArray[Any]  # (N,) int64 classes, -1 where unknown, or (N, k) float32 values, NaN where unknown
     splits: Splits
+    label_names: tuple[str, ...] = ()  # names of the classes, or of the k columns; empty without names
     edge_features: FeatureStream | None = None  # (E, F_e) in the order of ``edges``
     edge_file: Path | None = None  # the edges' file, for messages
     row_ids: IdArray | None = None  # (N,) each feature row's node; None means that row i belongs to node i
@@ -214,6 +215,7 @@ class Source:
             labelled=NODE,
             num_classes=self.num_classes,
             labels=self.labels,
+            label_names=self.label_names,
             splits=self.splits,
             resident_bytes=self.resident_bytes,
             links=self.links,
@@ -317,9 +319,10 @@ class GraphSource:
     nodes: tuple[NodeSource, ...]
     relations: tuple[RelationSource, ...]
     labelled: str  # the type with labels and splits
-    num_classes: int
-    labels: IdArray  # (N,) labels for the labelled type, -1 if unlabelled
+    num_classes: int  # as in `Source`
+    labels: NDArray[Any]  # the labelled type's labels, as in `Source`
     splits: Splits  # ids within the labelled type
+    label_names: tuple[str, ...] = ()  # as in `Source`
     # Kind of the dataset. "homogeneous" means one type and one relation, for which messages use no names.
     kind: DatasetKind = "hetero"
     resident_bytes: int = 0  # memory that the streams keep all the time, such as row offsets

@@ -9,7 +9,7 @@ folder of its table.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 # Maximum number of classes of a dataset. The limit is far above real numbers of classes, and a model, which has one row
 # of weights per class, still fits in memory.
 MAX_CLASSES: Final = 1_000_000
+# The kind of a dataset's labels. "classes": int64 (N,), -1 where unknown. The others: float32 (N, k), NaN where unknown.
+# "binary" is one column of 0 and 1, "multilabel" are several such columns, "values" are columns of any finite numbers.
+LabelKind: TypeAlias = Literal["classes", "binary", "multilabel", "values"]
+LABEL_KINDS: Final[tuple[LabelKind, ...]] = ("classes", "binary", "multilabel", "values")
+LABEL_VALUE_DTYPE: Final = "float32"  # the dtype of labels that are values; classes are int64
+_STEP_ELEMENTS: Final = 1 << 20  # label values per step of a check, so that its temporary arrays stay small
 # The allowed dtypes of each array on disk, by plain name.
 DTYPES: Final[dict[str, tuple[str, ...]]] = {
     "indptr": ("int64",),
@@ -36,7 +42,7 @@ DTYPES: Final[dict[str, tuple[str, ...]]] = {
     "edge_time": ("int64",),
     "features": FEATURE_DTYPES,
     "features.scale": ("float32",),
-    "labels": ("int64",),
+    "labels": ("int64", LABEL_VALUE_DTYPE),
     "train": ("int64",),
     "valid": ("int64",),
     "test": ("int64",),
@@ -52,13 +58,13 @@ class ValueLimits:
 
     num_nodes: int  # N; for a relation, its number of destinations
     num_edges: int  # E
-    num_classes: int  # labels are below it
+    num_classes: int  # classes are below it; for labels that are values, the number of columns k
     num_sources: int  # number of nodes that edges may come from
 
     def first_wrong(self, name: str, values: NDArray[Any]) -> int:
         """Return the index of the first invalid value in ``values``, a part of the array ``name``, or -1. Pure.
 
-        The order of ``indptr`` and repeated ``original_ids`` are checked only in `ValueCheck`. Arrays without limits
+        Rows (n, k) count as n * k values, one row after the other. The order of ``indptr`` and repeated ``original_ids`` are checked only in `ValueCheck`. Arrays without limits
         may hold any values.
         """
         # Loaded arrays are read-only. To numba, a writable array has another type and would need a second compilation.
@@ -66,6 +72,8 @@ class ValueLimits:
         view.flags.writeable = False
         if name == "edge_weight":
             return int(first_bad_weight(view))
+        if name == "labels" and view.dtype.kind == "f":
+            return first_infinite(view.reshape(-1))
         limits = self._range(name)
         return -1 if limits is None else int(first_outside(view, *limits))
 
@@ -75,9 +83,12 @@ class ValueLimits:
         Parameters
         ----------
         name : the array's plain name
-        position : the element's number in the whole array
+        position : the element's number in the whole array; rows count as in `first_wrong`
         value : the element
         """
+        if name == "labels" and isinstance(value, np.floating):
+            row, column = divmod(position, self.num_classes)
+            return f"labels[{row}, {column}] = {value} is not finite; a label is a number, or NaN where it is unknown"
         element = f"{name}[{position}] = {value}"
         limits = self._range(name)
         if limits is None:
@@ -115,6 +126,7 @@ class ValueCheck:
 
     def wrong(self, values: NDArray[Any]) -> str | None:
         """Check the next ``values`` (n,); return a message about the first invalid value, or None."""
+        values = values.reshape(-1)
         first, self._count = self._count, self._count + len(values)
         wrong_index = self._limits.first_wrong(self._name, values)
         if wrong_index >= 0:
@@ -162,6 +174,51 @@ class ValueCheck:
             )
         self._last = int(values[-1])
         return None
+
+
+def has_label(labels: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which rows of ``labels`` have a label, (N,) bool. Pure.
+
+    Parameters
+    ----------
+    labels : (N,) classes, -1 where unknown, or (N, k) values, NaN where unknown. A row with a single known value has a
+        label
+    """
+    if labels.ndim == 1:
+        return np.asarray(labels >= 0)
+    known = np.empty(labels.shape[0], np.bool_)
+    step = max(1, _STEP_ELEMENTS // max(1, labels.shape[1]))
+    for start in range(0, labels.shape[0], step):
+        np.logical_not(np.isnan(labels[start : start + step]).all(axis=1), out=known[start : start + step])
+    return known
+
+
+def label_kind_of(labels: NDArray[Any]) -> LabelKind:
+    """Return the kind of ``labels``, (N,) classes or (N, k) values, from their dtype and values. Pure.
+
+    Columns without any value other than NaN are "values", because they do not show that 0 and 1 are meant.
+    """
+    if labels.ndim == 1:
+        return "classes"
+    flat, is_known = labels.reshape(-1), False
+    for start in range(0, flat.shape[0], _STEP_ELEMENTS):
+        part = flat[start : start + _STEP_ELEMENTS]
+        is_zero_or_one = (part == 0) | (part == 1)
+        if not (is_zero_or_one | np.isnan(part)).all():
+            return "values"
+        is_known = is_known or bool(is_zero_or_one.any())
+    if not is_known:
+        return "values"
+    return "binary" if labels.shape[1] == 1 else "multilabel"
+
+
+def first_infinite(values: NDArray[Any]) -> int:
+    """Return the index of the first infinite number in ``values`` (n,), or -1. Pure."""
+    for start in range(0, values.shape[0], _STEP_ELEMENTS):
+        infinite = np.flatnonzero(np.isinf(values[start : start + _STEP_ELEMENTS]))
+        if infinite.size:
+            return start + int(infinite[0])
+    return -1
 
 
 def check_array(path: Path, name: str, values: NDArray[Any], limits: ValueLimits) -> None:

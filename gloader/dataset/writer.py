@@ -27,9 +27,10 @@ from gloader.dataset.link_record import (
 )
 from gloader.dataset.record import EDGE_COLUMNS, EDGES, LABELS, REQUIRED_ARRAYS
 from gloader.dataset.schema import LinkRecord, relation_text
+from gloader.dataset.values import LABEL_VALUE_DTYPE
 from gloader.errors import GraphError, ShapeError
 from gloader.ssd_store.format.format import DATASET_MANIFEST
-from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE
+from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE, LABEL_VALUES_FEATURE
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
 from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.types import EDGE, NODE
@@ -92,6 +93,17 @@ class TableArraysWriter:
             raise ShapeError(f"{self.folder}{name} has shape {array.shape}; it must be {shape}")
         with self.array(name, "int64", shape) as writer:
             writer.append(np.ascontiguousarray(array, dtype=np.int64))
+
+    def values(self, name: str, array: NDArray[Any], *, num_rows: int) -> None:
+        """Write complete label values (N, k), with their format feature. Raises as `whole`."""
+        if array.shape[0] != num_rows or array.shape[1] < 1:
+            raise ShapeError(
+                f"{self.folder}{name} has shape {array.shape}; it must be ({num_rows}, k) with k of at least 1"
+            )
+        # The record lists format features in the order of these calls, so this comes before the array starts.
+        self.directory.require(LABEL_VALUES_FEATURE)
+        with self.array(name, LABEL_VALUE_DTYPE, array.shape) as writer:
+            writer.append(np.ascontiguousarray(array, dtype=np.float32))
 
 
 class EdgeTableWriter:
@@ -179,9 +191,20 @@ class NodeTableWriter:
             "features", num_rows=self._num_nodes, dim=dim, dtype=dtype, check_finite=check_finite
         )
 
-    def labels(self, labels: IdArray) -> None:
-        """Write the (N,) labels, -1 if unlabelled."""
-        self._arrays.whole("labels", labels, (self._num_nodes,))
+    def labels(self, labels: NDArray[Any]) -> None:
+        """Write the labels: (N,) classes, -1 where unknown, or (N, k) float values, NaN where unknown.
+
+        Raises
+        ------
+        ShapeError
+            There is not one row per node.
+        StoreWriteError
+            The disk refuses the write.
+        """
+        if labels.ndim == 2 and labels.dtype.kind == "f":
+            self._arrays.values("labels", labels, num_rows=self._num_nodes)
+        else:
+            self._arrays.whole("labels", labels, (self._num_nodes,))
 
     def original_ids(self, ids: IdArray) -> None:
         """Write the nodes' (N,) source ids. Omit this call if nodes kept their ids."""
@@ -484,8 +507,8 @@ class DatasetWriter:
         """Return the writer for the (N, F) features; see `NodeTableWriter.features`."""
         return self.nodes().features(dim, dtype, check_finite=check_finite)
 
-    def labels(self, labels: IdArray) -> None:
-        """Write the (N,) labels, -1 if unlabelled."""
+    def labels(self, labels: NDArray[Any]) -> None:
+        """Write the labels; see `NodeTableWriter.labels`."""
         self.nodes().labels(labels)
 
     def original_ids(self, ids: IdArray) -> None:

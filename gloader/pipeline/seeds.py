@@ -105,12 +105,12 @@ class SeedLabels:
     """The labels of an epoch's seeds, cut into this rank's batches. Thread-safe."""
 
     order: EpochOrder  # each batch's positions in the seeds
-    labels: IdArray  # (n,) int64, one per seed of ``order``
+    labels: NDArray[Any]  # one row per seed of ``order``: (n,) int64 classes, or (n, k) float32 values
     # (n,) whether a seed has the labelled type; None means that all seeds do.
     has_label: NDArray[np.bool_] | None = None
 
-    def of(self, batch: BatchId) -> IdArray:
-        """Return the labels (B,) of the seeds in ``batch`` that have the labelled type."""
+    def of(self, batch: BatchId) -> NDArray[Any]:
+        """Return the labels (B,) or (B, k) of the seeds in ``batch`` that have the labelled type."""
         positions = self.order.batch_positions(batch)
         return self.labels[positions if self.has_label is None else positions[self.has_label[positions]]]
 
@@ -344,9 +344,27 @@ def _labels_of(dataset: Dataset, order: EpochOrder) -> SeedLabels:
     has_label = (seeds >= first) & (seeds < first + table.num_nodes)
     if has_label.all():
         return SeedLabels(order, table.labels_of(seeds - first))
-    labels = np.full(len(seeds), -1, dtype=np.int64)
-    labels[has_label] = table.labels_of(seeds[has_label] - first)
+    of_type = table.labels_of(seeds[has_label] - first)
+    # Rows of seeds without a label fill the gaps, so that positions in the seeds index the labels. They are never read.
+    labels = np.full((len(seeds), *of_type.shape[1:]), -1, dtype=of_type.dtype)
+    labels[has_label] = of_type
     return SeedLabels(order, labels, has_label)
+
+
+_LABELS_IN_FLIGHT: Final = (
+    4  # batches whose labels are in memory: two in the copy, one waiting, one with the consumer
+)
+
+
+def label_bytes(dataset: Dataset, order: EpochOrder) -> int:
+    """Return the memory for seeds' labels that are values, of all seeds and of the batches in flight; 0 for classes.
+
+    The memory for classes is part of the demand per seed (`gloader.plan.demand`).
+    """
+    if dataset.label_kind == "classes":
+        return 0
+    row_bytes = 4 * dataset.label_width  # float32
+    return row_bytes * (order.num_held + _LABELS_IN_FLIGHT * order.batch_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gloader.convert.node_order import JOINED_NODE_BYTES
 from gloader.convert.options import NONE
@@ -31,7 +31,9 @@ from gloader.core.malformed import shown
 from gloader.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
-    from gloader.convert.options import SourceOptions
+    from numpy.typing import NDArray
+
+    from gloader.convert.options import LabelsAs, SourceOptions
     from gloader.types import IdArray
 
 
@@ -78,12 +80,17 @@ def open_edge_features(path: Path, *, budget_bytes: int, notes: ColumnNotes) -> 
 
 
 def count_labels(path: Path) -> int:
-    """Return the number of labels in a file, an array or a table. Raises as `read_label_file`."""
-    return open_table(path).count_rows() if is_table(path) else NpyFile.open(path).size
+    """Return the number of rows of labels in a file, an array or a table. Raises as `read_label_file`."""
+    if is_table(path):
+        return open_table(path).count_rows()
+    shape = NpyFile.open(path).shape
+    return shape[0] if shape else 1
 
 
-def read_label_file(path: Path, *, num_nodes: int, budget_bytes: int, notes: ColumnNotes) -> IdArray:
-    """Return the labels (N,) in a ``.npy`` or a table with a row per node.
+def read_label_file(
+    path: Path, *, num_nodes: int, budget_bytes: int, notes: ColumnNotes, labels_as: LabelsAs | None = None
+) -> NDArray[Any]:
+    """Return the labels in a ``.npy`` or a table with a row per node: classes (N,) or values (N, k).
 
     Parameters
     ----------
@@ -91,6 +98,7 @@ def read_label_file(path: Path, *, num_nodes: int, budget_bytes: int, notes: Col
     num_nodes : N
     budget_bytes : memory for the labels
     notes : receives the receipt's lines on columns
+    labels_as : the user's choice of classes or values; see `to_labels`
 
     Raises
     ------
@@ -98,9 +106,11 @@ def read_label_file(path: Path, *, num_nodes: int, budget_bytes: int, notes: Col
         As `read_labels` and `node_labels`.
     """
     if not is_table(path):
-        return read_labels(NpyFile.open(path), num_nodes=num_nodes, budget_bytes=budget_bytes)
+        return read_labels(
+            NpyFile.open(path), num_nodes=num_nodes, budget_bytes=budget_bytes, labels_as=labels_as
+        )
     values = node_labels(open_table(path), num_nodes=num_nodes, budget_bytes=budget_bytes, notes=notes)
-    return to_labels(values, where=str(path))
+    return to_labels(values, where=str(path), labels_as=labels_as)
 
 
 def read_split_files(path: Path, *, num_nodes: int, budget_bytes: int) -> Splits:
@@ -290,7 +300,11 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
         no_labels(num_nodes)
         if options.labels is None
         else read_label_file(
-            _require_path(options.labels), num_nodes=num_nodes, budget_bytes=budget, notes=notes
+            _require_path(options.labels),
+            num_nodes=num_nodes,
+            budget_bytes=budget,
+            notes=notes,
+            labels_as=options.labels_as,
         )
     )
     splits = (

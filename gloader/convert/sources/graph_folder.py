@@ -8,7 +8,7 @@ the role of each file's columns.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gloader.convert.readers.node_arrays import count_classes, no_labels, random_splits, require_node_memory
 from gloader.convert.readers.open_table import is_pattern
@@ -28,6 +28,8 @@ from gloader.dataset.schema import MAX_NODES
 from gloader.errors import ShapeError, SourceError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gloader.convert.options import EdgeNames, SourceOptions
     from gloader.convert.source import FeatureStream, Splits
     from gloader.convert.sources.graph_yaml import GraphYaml, NodeEntry
@@ -84,7 +86,7 @@ def open_tables(argument: str, options: SourceOptions) -> GraphSource:
         labelled_types, otherwise=next((name for name in counts if counts[name]), None), where=str(graph.path)
     )
     require_node_memory(counts[labelled], options.budget_bytes, str(graph.path))
-    labels = _labels(graph, labelled, counts[labelled], options.budget_bytes, notes)
+    labels = _labels(graph, labelled, counts[labelled], options, notes)
     return GraphSource(
         name=graph.name,
         origin=f"tables:{argument}",
@@ -165,16 +167,24 @@ def _features(
         return open_node_features(entry.features, budget_bytes=budget_bytes, notes=notes, labels=entry.labels)
 
 
-def _labels(graph: GraphYaml, name: str, num_nodes: int, budget_bytes: int, notes: ColumnNotes) -> IdArray:
-    """Read a type's labels (N,). Without a file, all are -1."""
+def _labels(
+    graph: GraphYaml, name: str, num_nodes: int, options: SourceOptions, notes: ColumnNotes
+) -> NDArray[Any]:
+    """Read a type's labels, classes (N,) or values (N, k). Without a file, all are -1."""
     path = graph.nodes[name].labels
     if path is None:
         return no_labels(num_nodes)
     with graph.naming("nodes", name, "labels"):
-        return read_label_file(path, num_nodes=num_nodes, budget_bytes=budget_bytes, notes=notes)
+        return read_label_file(
+            path,
+            num_nodes=num_nodes,
+            budget_bytes=options.budget_bytes,
+            notes=notes,
+            labels_as=options.labels_as,
+        )
 
 
-def _splits(graph: GraphYaml, name: str, labels: IdArray, options: SourceOptions) -> Splits:
+def _splits(graph: GraphYaml, name: str, labels: NDArray[Any], options: SourceOptions) -> Splits:
     """Read a type's splits. Without a file, the labelled nodes are split at random."""
     path = graph.nodes[name].splits
     if path is None:
