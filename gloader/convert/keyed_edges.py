@@ -9,6 +9,7 @@ plain node ids. An edge may be dropped because no node has its key. Its weight, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,6 +56,12 @@ class EdgeKeys:
     num_rows: int  # rows of the table
 
     @property
+    def has_dropped(self) -> bool:
+        """True if some keys of the ends' types have no node. The keys must be numbered."""
+        ends = filter(None, (self.sources, self.destinations))
+        return any(sum(numbering.resolve().dropped) for numbering, _ in ends)
+
+    @property
     def is_joint(self) -> bool:
         """True if both ends are in the same stream."""
         return self.sources is not None and self.sources == self.destinations
@@ -92,38 +99,55 @@ class KeyedTable:
         Raises
         ------
         SourceError
-            A key is missing or has the wrong form, or the file is malformed. The message names file and row.
+            A key is missing, has the wrong form, or is refused by its numbering. Or the file is malformed. The message
+            names file and row.
         StoreWriteError
             The disk has no room for the keys.
         """
         table, columns = self.edges.table, self.key_columns
-        places = [column_where(table, column) for _, column in columns]
+        places = tuple(column_where(table, column) for _, column in columns)
+        # Within one type, the keys of each edge follow one another, so that nodes appear row by row.
         is_joint = len(columns) == 2 and columns[0][0] == columns[1][0]
         opened = [
-            (numberings[node_type], numberings[node_type].open_stream(place))
-            for (node_type, _), place in zip(columns[: 1 if is_joint else 2], places, strict=False)
+            (numberings[node_type], numberings[node_type].open_stream(places if is_joint else place))
+            for (node_type, _), place in zip(
+                columns[:1] if is_joint else columns, places, strict=not is_joint
+            )
         ]
         done = 0
         # One column may hold both ends, and is read once.
         names = list(dict.fromkeys(column for _, column in columns))
         for batch in table.read_arrow(names, error=SourceError):
             chunks = [
-                key_chunk(batch.column(column), numberings[node_type].kind, first_row=done, where=place)
+                key_chunk(
+                    batch.column(names.index(column)),
+                    numberings[node_type].kind,
+                    first_row=done,
+                    where=place,
+                )
                 for (node_type, column), place in zip(columns, places, strict=True)
             ]
-            chunks = [interleaved(*chunks)] if is_joint else chunks
-            for (_, stream), chunk in zip(opened, chunks, strict=True):
+            for (_, stream), chunk in zip(
+                opened, [interleaved(*chunks)] if is_joint else chunks, strict=True
+            ):
                 stream.append(chunk)
             done += batch.num_rows
             progress.advance(f"reading the keys of {table.path.name}", done, self.edges.num_edges, "edges")
         for _, stream in opened:
             stream.close()
-        sources, destinations = None, None
-        if self.has_keys[0]:
-            sources = opened[0]
-        if self.has_keys[1]:
-            destinations = opened[-1]
-        return EdgeKeys(sources=sources, destinations=destinations, num_rows=done)
+        return EdgeKeys(
+            sources=opened[0] if self.has_keys[0] else None,
+            destinations=opened[-1] if self.has_keys[1] else None,
+            num_rows=done,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstDropped:
+    """The first edge that was dropped because no node has one of its keys."""
+
+    row: int  # its row in the table
+    column: str  # the column of the key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,31 +156,37 @@ class NumberedEdges:
 
     table: KeyedTable
     keys: EdgeKeys
-    ends: EdgeEnds
     num_edges: int  # edges that are left
+    first_dropped: FirstDropped | None = None
 
     @classmethod
-    def of(cls, table: KeyedTable, keys: EdgeKeys, *, ends: EdgeEnds, has_dropped: bool) -> NumberedEdges:
-        """Return the edges, and count those that are left.
-
-        ``has_dropped`` is True if the numberings may have dropped keys. Then the ids are read once.
-        """
-        numbered = cls(table=table, keys=keys, ends=ends, num_edges=keys.num_rows)
-        if not has_dropped:
+    def of(cls, table: KeyedTable, keys: EdgeKeys) -> NumberedEdges:
+        """Return the edges, and count those that are left. The ids are read once, if keys were dropped."""
+        numbered = cls(table=table, keys=keys, num_edges=keys.num_rows)
+        if not keys.has_dropped:
             return numbered
-        return replace(numbered, num_edges=sum(map(np.count_nonzero, numbered._kept(_COUNTED_EDGES))))
+        num_edges, done, first = 0, 0, None
+        for ids in keys.ids(_COUNTED_EDGES):
+            kept = _kept(ids)
+            num_edges += int(np.count_nonzero(kept))
+            if first is None and not kept.all():
+                row = int(kept.argmin())
+                end = next(number for number, each in enumerate(ids) if each[row] < 0)
+                first = FirstDropped(row=done + row, column=table.key_columns[end][1])
+            done += len(kept)
+        return replace(numbered, num_edges=num_edges, first_dropped=first)
 
     @property
     def num_dropped(self) -> int:
         """Edges that were dropped."""
         return self.keys.num_rows - self.num_edges
 
-    def stream(self) -> EdgeStream:
-        """Return the edges as a stream. Pure."""
+    def stream(self, ends: EdgeEnds | None = None) -> EdgeStream:
+        """Return the edges as a stream. ``ends`` are their nodes, or None if these are not counted yet. Pure."""
         edges = self.table.edges
         columns = self._columns()
         return EdgeStream(
-            chunks=self._chunks,
+            chunks=partial(self._chunks, ends),
             num_edges=self.num_edges,
             has_weights=edges.weight is not None,
             has_times=edges.time is not None,
@@ -171,19 +201,14 @@ class NumberedEdges:
 
         def chunks(max_rows: int) -> Iterator[NDArray[np.generic]]:
             rows = regroup(((chunk,) for chunk in features.chunks(max_rows)), max_rows)
-            for (chunk,), kept in zip(rows, self._kept(max_rows), strict=True):
-                yield chunk[kept]
+            for (chunk,), ids in zip(rows, self.keys.ids(max_rows), strict=True):
+                yield chunk[_kept(ids)]
 
         rounded = None if features.rounded is None else self.kept_rows(features.rounded)
         return replace(features, chunks=chunks, num_rows=self.num_edges, rounded=rounded)
 
-    def _kept(self, max_edges: int) -> Iterator[NDArray[np.bool_]]:
-        """Yield, for groups of ``max_edges`` rows, which edges are left."""
-        for ids in self.keys.ids(max_edges):
-            yield np.logical_and.reduce([each >= 0 for each in ids])
-
-    def _chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Yield the edges in chunks of at most ``max_edges``."""
+    def _chunks(self, ends: EdgeEnds | None, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in chunks of at most ``max_edges``; the values are checked here."""
         edges, first = self.table.edges, 0
         columns = self._columns()
         others = regroup(edges.table.read(columns, error=GraphError), max_edges) if columns else None
@@ -192,6 +217,8 @@ class NumberedEdges:
             if others is not None:
                 by_name = dict(zip(columns, next(others), strict=True))
             chunk = self._chunk(ids, by_name, first)
+            if self.num_dropped:
+                chunk = self._without_dropped(chunk, ids, ends, first)
             first += len(ids[0])
             yield chunk
 
@@ -205,7 +232,7 @@ class NumberedEdges:
             for name, is_key in zip((edges.src, edges.dst), self.table.has_keys, strict=True)
         )
         weight, time = by_name.get(edges.weight), by_name.get(edges.time)
-        chunk = EdgeChunk(
+        return EdgeChunk(
             src=src,
             dst=dst,
             weight=None
@@ -215,15 +242,24 @@ class NumberedEdges:
             if time is None
             else to_seconds(time, first=first, where=column_where(edges.table, str(edges.time))),
         )
-        if not self.num_dropped:
-            return chunk
-        # The check counts rows of the table. A later check would count only the edges that are left.
-        nowhere = np.zeros(len(src), np.int64)
-        plain = {
-            end: nowhere for end, is_key in zip(("src", "dst"), self.table.has_keys, strict=True) if is_key
-        }
-        check_chunk(replace(chunk, **plain), ends=self.ends, first=first)
-        return chunk.take(np.logical_and.reduce([each >= 0 for each in ids]))
+
+    def _without_dropped(
+        self, chunk: EdgeChunk, ids: Columns, ends: EdgeEnds | None, first: int
+    ) -> EdgeChunk:
+        """Return the edges of a chunk that are left, after a check of all its rows."""
+        if ends is not None and min(ends.num_nodes, ends.num_sources):
+            # The check counts rows of the table. A later check would count only the edges that are left.
+            nowhere = np.zeros(len(chunk.src), np.int64)
+            check_chunk(
+                replace(
+                    chunk,
+                    src=nowhere if self.table.has_keys[0] else chunk.src,
+                    dst=nowhere if self.table.has_keys[1] else chunk.dst,
+                ),
+                ends=ends,
+                first=first,
+            )
+        return chunk.take(_kept(ids))
 
     def _columns(self) -> dict[str, Number]:
         """Return the columns to read besides the keys, with the type in which each is read."""
@@ -237,3 +273,9 @@ class NumberedEdges:
         if edges.time is not None:
             columns[edges.time] = "time"
         return columns
+
+
+def _kept(ids: Columns) -> NDArray[np.bool_]:
+    """Return which edges have a node for each of their keys, from the ids of the keys of one or two ends. Pure."""
+    kept: NDArray[np.bool_] = np.logical_and.reduce([each >= 0 for each in ids])
+    return kept
