@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gloader.convert.readers.checked_rows import as_float32, is_rounded, of_rounding, to_weights
+from gloader.convert.readers.checked_rows import to_weights
 from gloader.convert.readers.column_names import (
     KNOWN_ENDS,
     LISTS,
@@ -29,6 +29,7 @@ from gloader.convert.readers.edge_columns import to_seconds
 from gloader.convert.readers.node_arrays import to_ids
 from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream
 from gloader.core.malformed import shown
+from gloader.core.rounding import as_float32, is_rounded, of_rounding
 from gloader.errors import FeatureValueError, GraphError, SourceError
 
 if TYPE_CHECKING:
