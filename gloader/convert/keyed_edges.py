@@ -93,6 +93,11 @@ class KeyedTable:
         ends = ((self.relation[0], self.edges.src), (self.relation[2], self.edges.dst))
         return tuple(end for end, is_key in zip(ends, self.has_keys, strict=True) if is_key)
 
+    @property
+    def other_columns(self) -> tuple[str, ...]:
+        """The table's columns besides the ends."""
+        return tuple(name for name in self.edges.table.names if name not in (self.edges.src, self.edges.dst))
+
     def append_keys(self, numberings: Mapping[str, Numbering], progress: PrepareProgress) -> EdgeKeys:
         """Read the keys of all rows, and give them to the numberings of their node types.
 
@@ -190,7 +195,7 @@ class NumberedEdges:
             num_edges=self.num_edges,
             has_weights=edges.weight is not None,
             has_times=edges.time is not None,
-            columns=edges.stream().columns,
+            columns=self.table.other_columns,
             reading_bytes=edges.table.reading_bytes(columns) if columns else 0,
         )
 

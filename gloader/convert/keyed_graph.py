@@ -8,6 +8,7 @@ files hold the ids of all edges, so they stay until the conversion ends.
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -16,9 +17,14 @@ from gloader.convert.keyed_edges import column_where
 from gloader.convert.keys.numbering import MIN_BUDGET_BYTES, Numbering
 from gloader.convert.keys.values import key_chunk
 from gloader.convert.numbered_graph import NumberedGraph
+from gloader.core.paths import nearest_existing
 from gloader.core.units import format_bytes
-from gloader.errors import BudgetError, SourceError
+from gloader.errors import BudgetError, ConfigError, SourceError
+from gloader.plan.available import default_budget_bytes
 from gloader.plan.too_small import advice, rounded_up
+from gloader.ssd_store.os_io import require_free_space
+from gloader.ssd_store.spill.claim import SPILL_DIR_VARIABLE, scratch_folder
+from gloader.ssd_store.write.new_directory import exists_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,15 +35,17 @@ if TYPE_CHECKING:
     from gloader.convert.columns.specs import ColumnSpec, Fill
     from gloader.convert.keyed_edges import KeyedTable
     from gloader.convert.keys.numbering import Dangling
-    from gloader.convert.options import PrepareOptions
+    from gloader.convert.options import LabelsAs, PrepareOptions
     from gloader.convert.progress import PrepareProgress
     from gloader.convert.readers.table_streams import ColumnNotes, NumberTable
-    from gloader.convert.source import EdgeStream, FeatureStream, GraphSource, Splits
+    from gloader.convert.source import AnySource, EdgeStream, FeatureStream, GraphSource, Splits
     from gloader.core.keys import KeyChunk, KeyKind
     from gloader.types import IdArray, Relation
 
 # Memory for the batches of keys that are read and numbered at a time, besides the readers' own buffers.
 _BATCH_BYTES: Final = 8 << 20
+_ID_BYTES: Final = 8  # bytes of an edge's end in the temporary files
+_FOLDER_PREFIX: Final = "gloader-keys-"  # beginning of the temporary folder's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +53,7 @@ class LabelChoice:
     """The columns of a table of nodes that hold the labels."""
 
     columns: tuple[str, ...]
-    as_: str | None = None  # "classes" or "values"; None means that the columns' values decide
+    as_: LabelsAs | None = None  # None means that the columns' values decide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +68,9 @@ class KeyedNodes:
     key: str | None = None  # the table's column of keys. None means that row i is node i
     kind: KeyKind | None = None  # the kind of the keys. None means that edges have plain node ids
     columns: tuple[ColumnSpec, ...] = ()  # the table's columns that become features
-    missing: Fill | None = None  # what becomes of missing values in ``columns``. None means the conversion's option
+    missing: Fill | None = (
+        None  # what becomes of missing values in ``columns``. None means the conversion's option
+    )
     # Feature rows in the order of the nodes, and each row's node or None.
     features: FeatureStream | None = None
     row_ids: IdArray | None = None
@@ -68,7 +78,9 @@ class KeyedNodes:
     read_labels: Callable[[int], NDArray[Any]] | None = None  # reads the labels of N nodes from another file
     split: object = None  # columns of ``table``, as a ``graph.yaml`` has them
     read_splits: Callable[[int], Splits] | None = None  # reads the splits of N nodes from another file
-    num_nodes: int | None = None  # the number of nodes without keys; None means that it follows from the edges
+    num_nodes: int | None = (
+        None  # the number of nodes without keys; None means that it follows from the edges
+    )
     num_classes: int | None = None  # None means that it follows from the labels
 
     @property
@@ -93,6 +105,17 @@ class KeyedRelation:
     features: FeatureStream | None = None  # one row for each row of the table
     columns: tuple[ColumnSpec, ...] = ()  # the table's columns that become features
     missing: Fill | None = None  # what becomes of missing values in ``columns``
+
+    @property
+    def has_times(self) -> bool:
+        """True if edges have times."""
+        plain = self.plain is not None and self.plain.has_times
+        return plain or (self.table is not None and self.table.edges.time is not None)
+
+    @property
+    def has_features(self) -> bool:
+        """True if edges have features."""
+        return bool(self.columns) or self.features is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,10 +177,16 @@ class KeyedGraph:
                     numbering.resolve()
             yield NumberedGraph(self, numberings, keys, options, budget_bytes).source()
 
+    @property
+    def id_bytes(self) -> int:
+        """Bytes of temporary files with the ids of edges, as far as the numbers of rows are known."""
+        tables = [each.table for each in self.relations if each.table is not None]
+        return sum(_ID_BYTES * len(each.key_columns) * (each.edges.num_edges or 0) for each in tables)
+
     def _numberings(self, folder: Path, budget_bytes: int) -> Iterator[Numbering]:
         """Yield a numbering for each type with keys. They share the memory equally. Raises BudgetError."""
         keyed = [nodes for nodes in self.nodes if nodes.kind is not None]
-        reading = _BATCH_BYTES + max(each.reading_bytes for each in self._key_tables())
+        reading = self._reading_bytes()
         share = (budget_bytes - reading) // len(keyed)
         if share < MIN_BUDGET_BYTES:
             raise BudgetError(
@@ -218,3 +247,48 @@ def _naming_enough(budget_bytes: int, *, num_shares: int) -> Iterator[None]:
         raise BudgetError(
             cause, short_bytes=enough - budget_bytes, advice=advice(enough) if short else ""
         ) from error
+
+
+@contextmanager
+def plain_graph(
+    source: AnySource | KeyedGraph, out: Path, options: PrepareOptions, progress: PrepareProgress
+) -> Iterator[GraphSource]:
+    """Yield a source's graph with plain ids. Keys are numbered in a temporary folder, which the block owns.
+
+    The folder is below $GLOADER_SPILL_DIR, or beside the dataset, because a system's temporary folder may be in memory.
+    After a kill, the next conversion at this place removes it.
+
+    Parameters
+    ----------
+    source : the graph
+    out : the dataset's folder
+    options : the conversion's options
+    progress : receives the steps
+
+    Raises
+    ------
+    ConfigError
+        A table of links has plain ids, and the graph has keys.
+    StoreExistsError
+        ``out`` exists. It is found here, because numbering keys may take hours.
+    SpillError
+        The folder cannot be made or removed.
+    SourceError, BudgetError, StoreWriteError
+        As `KeyedGraph.numbered`.
+    """
+    if not isinstance(source, KeyedGraph):
+        yield source.graph()
+        return
+    if options.edge_tables:
+        raise ConfigError(
+            f"--edge-table {options.edge_tables[0]}: tables of links have node ids, and the nodes of {source.origin} have "
+            "keys; divide its edges with --edge-split 80/10/10"
+        )
+    if out.exists() and not options.overwrite:
+        raise exists_error(out)
+    budget = default_budget_bytes() if options.memory_budget_bytes is None else options.memory_budget_bytes
+    parent = os.environ.get(SPILL_DIR_VARIABLE) or nearest_existing(out.absolute().parent)
+    with scratch_folder(parent, prefix=_FOLDER_PREFIX) as folder:
+        require_free_space(folder, source.id_bytes)
+        with source.numbered(folder, options, budget_bytes=budget, progress=progress) as graph:
+            yield graph

@@ -24,10 +24,10 @@ from gloader.convert.readers.node_arrays import (
     require_node_memory,
 )
 from gloader.convert.source import GraphSource, NodeSource, RelationSource, only_labelled
-from gloader.core.keys import key_text
-from gloader.core.units import plural
+from gloader.convert.sources.edge_list import reading_bytes
+from gloader.core.malformed import shown
 from gloader.dataset.schema import MAX_NODES, relation_text
-from gloader.errors import ConfigError, ShapeError, SourceError
+from gloader.errors import ShapeError, SourceError
 from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
@@ -145,7 +145,9 @@ class NumberedGraph:
                     if node_type == name:
                         largest = max(largest, int(ids.max(initial=-1)))
         if largest >= MAX_NODES:
-            raise SourceError(f"{name!r} nodes have ids up to {largest} in the edges; give num_nodes, or a key")
+            raise SourceError(
+                f"{name!r} nodes have ids up to {largest} in the edges; give num_nodes, or a key"
+            )
         return largest
 
     def _stream(self, each: KeyedRelation, ends: EdgeEnds | None = None) -> EdgeStream:
@@ -170,7 +172,7 @@ class NumberedGraph:
                 each.columns,
                 num_rows=table.count_rows() if numbered is None else numbered.keys.num_rows,
                 train_rows=None,
-                missing=each.missing or self._options.missing,
+                missing=each.missing or getattr(self._options, "missing", None),
                 budget_bytes=self._budget_bytes,
                 notes=self._graph.notes,
                 what="edge features",
@@ -200,7 +202,7 @@ class NumberedGraph:
                 nodes.columns,
                 num_rows=given,
                 train_rows=is_train,
-                missing=nodes.missing or self._options.missing,
+                missing=nodes.missing or getattr(self._options, "missing", None),
                 budget_bytes=self._budget_bytes,
                 notes=self._graph.notes,
                 what="features" if self._is_plain() else f"features of {nodes.name}",
@@ -235,6 +237,7 @@ class NumberedGraph:
                 nodes.labels.columns,
                 as_=nodes.labels.as_,
                 num_rows=given,
+                budget_bytes=self._budget_bytes,
                 notes=self._graph.notes,
             )
             labels, names = read.values, read.names
@@ -251,16 +254,12 @@ class NumberedGraph:
     def _splits(self, nodes: KeyedNodes, labels: NDArray[Any]) -> Splits:
         """Return the splits of a type: of columns, of a file, or at random over the labelled nodes."""
         if nodes.split is not None and nodes.table is not None:
-            return read_split_column(
-                nodes.table, nodes.split, labels=labels, notes=self._graph.notes
-            )
+            return read_split_column(nodes.table, nodes.split, labels=labels, notes=self._graph.notes)
         if nodes.read_splits is not None:
             return nodes.read_splits(self._given[nodes.name])
         return random_splits(labels, seed=self._graph.seed)
 
-    def _resident_bytes(
-        self, nodes: tuple[NodeSource, ...], relations: tuple[RelationSource, ...]
-    ) -> int:
+    def _resident_bytes(self, nodes: tuple[NodeSource, ...], relations: tuple[RelationSource, ...]) -> int:
         """Return the memory that the streams keep all the time, and the memory for reading the largest table."""
         held = sum(each.memory_bytes for each in self._numberings.values())
         features = [each.given for each in nodes] + [each.edge_features for each in relations]
@@ -268,10 +267,36 @@ class NumberedGraph:
         return held + reading_bytes(*features, *(each.edges for each in relations))
 
     def _key_note(self) -> str:
-        """Return the receipt's line on keys."""
-        parts = [self._type_note(nodes) for nodes in self._graph.nodes if nodes.kind is not None]
-        ...
-        return "; ".join(parts)
+        """Return the receipt's line on keys: the keys of each type, and edges that were dropped."""
+        keyed = [nodes for nodes in self._graph.nodes if nodes.name in self._numberings]
+        texts = [("" if self._is_plain() else f"{nodes.name}: ") + self._type_note(nodes) for nodes in keyed]
+        texts += [_dropped_note(edges) for edges in self._edges.values() if edges.first_dropped is not None]
+        return "; ".join(texts)
+
+    def _type_note(self, nodes: KeyedNodes) -> str:
+        """Return the text on the keys of one type: their column, kind and number."""
+        report, kind = self._numberings[nodes.name].resolve(), self._numberings[nodes.name].kind
+        if nodes.table is None:
+            return f"of the edges, in order of first appearance, {kind}, {report.num_nodes:,}"
+        made = f" and {report.num_made:,} made for keys of edges" if report.num_made else ""
+        return f"{nodes.key} of {nodes.table.path.name}, {kind}, {report.num_given:,}{made}"
+
+
+def _dropped_note(edges: NumberedEdges) -> str:
+    """Return the text on a relation's dropped edges, with the first key that no node has."""
+    first, table = edges.first_dropped, edges.table.edges.table
+    if first is None:
+        return ""
+    done, key = 0, ""
+    for batch in table.read_arrow([first.column], error=SourceError):
+        if first.row < done + batch.num_rows:
+            key = shown(batch.column(0)[first.row - done].as_py())
+            break
+        done += batch.num_rows
+    return (
+        f"dangling: {edges.num_dropped:,} edges of {table.path.name} dropped, first {key} of column "
+        f"{shown(first.column)} in row {first.row:,}"
+    )
 
 
 def with_zero_rows(features: FeatureStream, num_rows: int) -> FeatureStream:

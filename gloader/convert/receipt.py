@@ -82,12 +82,13 @@ class Receipt:
 
     Parameters
     ----------
-    column_notes, unused, labels, label_names, splits, num_classes : the source's values
+    column_notes, unused, key_note, labels, label_names, splits, num_classes : the source's values
     rules : changes to the edges of all relations
     """
 
     column_notes: tuple[str, ...]  # texts on the roles of columns and arrays
     unused: tuple[str, ...]  # names of columns and arrays that the dataset does not use
+    key_note: str  # text on the keys of nodes; empty without keys
     labels: NDArray[Any]  # (N,) classes, -1 where unknown, or (N, k) values, NaN where unknown
     label_names: tuple[str, ...]  # names of the classes, or of the k columns; empty without names
     splits: Splits
@@ -107,6 +108,7 @@ class Receipt:
         receipt = cls(
             column_notes=source.column_notes,
             unused=source.unused,
+            key_note=source.key_note,
             labels=source.labels,
             label_names=source.label_names,
             splits=source.splits,
@@ -181,6 +183,7 @@ class Receipt:
         edges : each relation's numbers of read and written edges
         """
         texts = {
+            "keys": self.key_note,
             "columns": "; ".join(self.column_notes),
             NOT_USED: ", ".join(self.unused),
             "edges read": _listed(self._edges_text(relation, report) for relation, report in edges.items()),

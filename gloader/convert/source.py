@@ -9,7 +9,7 @@ call starts again at the first edge or row, so a conversion can read a stream se
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.core.keys import KeyChunk, KeyKind
+    from gloader.dataset.encoders import Encoders
     from gloader.dataset.schema import DatasetKind
     from gloader.types import IdArray, Relation
 
@@ -283,6 +285,24 @@ class MeanOf:
     relation: Relation  # the edges to the neighbours, between this node type and a type with features
 
 
+class NodeKeys(Protocol):
+    """The keys of a type's nodes: values of the source that identify them, in the order of the node ids."""
+
+    @property
+    def kind(self) -> KeyKind:
+        """The kind of the keys."""
+        ...
+
+    @property
+    def key_bytes(self) -> int:
+        """Bytes of all keys."""
+        ...
+
+    def keys(self, max_keys: int) -> Iterator[KeyChunk]:
+        """Yield all keys in order, at most ``max_keys`` at a time."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSource:
     """A node type with its features."""
@@ -291,6 +311,8 @@ class NodeSource:
     num_nodes: int  # N
     features: FeatureStream | MeanOf | None = None  # None without features
     row_ids: IdArray | None = None  # (N,) each feature row's node; None means that row i belongs to node i
+    keys: NodeKeys | None = None  # None means that the source identifies nodes by their ids
+    encoders: Encoders | None = None  # the rules by which columns of a table became the features
 
     @property
     def given(self) -> FeatureStream | None:
@@ -306,6 +328,7 @@ class RelationSource:
     edges: EdgeStream
     edge_features: FeatureStream | None = None  # (E, F_e) in the order of ``edges``
     edge_file: Path | None = None  # the edges' file, for messages
+    encoders: Encoders | None = None  # the rules by which columns of a table became the edge features
     # True if the stream has every edge in both directions, so no reverse relation is needed.
     is_symmetric: bool = False
 
@@ -329,6 +352,7 @@ class GraphSource:
     links: tuple[LinkSource, ...] = ()  # tables of edges to predict
     column_notes: tuple[str, ...] = ()  # lines for the receipt on the columns' roles
     unused: tuple[str, ...] = ()  # parts of the source that the dataset will not have
+    key_note: str = ""  # line for the receipt on keys; empty without keys
 
     @property
     def has_names(self) -> bool:

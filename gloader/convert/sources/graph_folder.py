@@ -24,12 +24,14 @@ from gloader.convert.sources.edge_list import (
     reading_bytes,
 )
 from gloader.convert.sources.graph_yaml import description_path, read_graph_yaml
+from gloader.convert.sources.keyed_tables import open_keyed
 from gloader.dataset.schema import MAX_NODES
 from gloader.errors import ShapeError, SourceError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gloader.convert.keyed_graph import KeyedGraph
     from gloader.convert.options import EdgeNames, SourceOptions
     from gloader.convert.source import FeatureStream, Splits
     from gloader.convert.sources.graph_yaml import GraphYaml, NodeEntry
@@ -41,8 +43,10 @@ _DATA_FILES = frozenset({".npy", ".npz", ".csv", ".tsv", ".parquet"})
 _CHUNK_EDGES = 1 << 18  # edges per chunk while the largest id is found
 
 
-def open_tables(argument: str, options: SourceOptions) -> GraphSource:
-    """Open the folder ``argument`` as described in its ``graph.yaml``.
+def open_tables(argument: str, options: SourceOptions) -> GraphSource | KeyedGraph:
+    """Open the folder ``argument`` as described in its ``graph.yaml``, or a description ``argument`` itself.
+
+    A description with keys or tables of nodes gives a `KeyedGraph`; see `open_keyed`. In any other:
 
     A type's number of nodes is ``num_nodes``, or the number of its feature rows or labels, or the largest id in the
     edges plus one. Without splits, nodes are split at random by ``options.seed``.
@@ -59,6 +63,8 @@ def open_tables(argument: str, options: SourceOptions) -> GraphSource:
         The labels are larger than the memory budget.
     """
     graph = read_graph_yaml(Path(argument).expanduser())
+    if graph.is_keyed:
+        return open_keyed(graph, f"tables:{argument}", options, unused=_unused(graph))
     labelled_types = [name for name, entry in graph.nodes.items() if entry.labels is not None]
     # Several labelled types, or missing labels, are refused now, before the files are opened.
     if labelled_types or options.needs_labels:

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Final, cast
 
+from gloader.convert.columns.specs import FILLS
 from gloader.convert.readers.npy_file import NpyFile
 from gloader.core.malformed import read_yaml_mapping, shown
 from gloader.dataset.schema import MAX_NODES, checked_schema
@@ -32,20 +33,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from gloader.convert.columns.specs import Fill
+    from gloader.convert.keys.numbering import Dangling
     from gloader.types import Relation
 
 
 GRAPH_FILE: Final = "graph.yaml"
 YAML_SUFFIXES: Final = frozenset({".yaml", ".yml"})
-# What happens to an edge whose key no node has: an error, no edge, or a new node.
-Dangling: TypeAlias = Literal["error", "drop", "node"]
+_DANGLING: Final = ("error", "drop", "node")
 # The allowed keys of the description, of a node type's entry, and of a relation's entry.
 _TOP_KEYS: Final = ("name", "nodes", "edges", "dangling")
 _FILE_KEYS: Final = ("num_nodes", "features", "labels", "splits", "num_classes")
 _TABLE_KEYS: Final = ("file", "key", "columns", "split", "missing")
 _NODE_KEYS: Final = (*_FILE_KEYS, *_TABLE_KEYS)
 _EDGE_KEYS: Final = ("file", "src", "dst", "weight", "time", "features", "columns", "missing")
-_MISSING: Final = ("zero", "mean", "flag")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ class NodeEntry:
     label_columns: object = None
     split: object = None
     # What a missing value of ``columns`` becomes: "zero", "mean" or "flag". None means that it is refused.
-    missing: str | None = None
+    missing: Fill | None = None
 
     @property
     def is_table(self) -> bool:
@@ -93,7 +94,7 @@ class EdgeEntry:
     # all tables.
     features: str | None = None
     columns: object = None  # the columns that are features, as they stand in the description
-    missing: str | None = None  # what a missing value of ``columns`` becomes, as for a node type
+    missing: Fill | None = None  # what a missing value of ``columns`` becomes, as for a node type
     # The node types of the ends, which ``src`` and ``dst`` may name before a dot.
     types: tuple[str, str] = ("", "")
 
@@ -222,7 +223,7 @@ def read_graph_yaml(given: Path) -> GraphYaml:
         edges=edges,
         texts=texts,
         unlisted=tuple(unlisted),
-        dangling=cast("Dangling | None", _choice(content, "dangling", get_args(Dangling), str(path))),
+        dangling=cast("Dangling | None", _choice(content, "dangling", _DANGLING, str(path))),
     )
 
 
@@ -310,7 +311,7 @@ def _node_entry(folder: Path, value: object, where: str) -> NodeEntry:
         columns=entry.get("columns"),
         label_columns=None if file is None else entry.get("labels"),
         split=entry.get("split"),
-        missing=_choice(entry, "missing", _MISSING, where),
+        missing=cast("Fill | None", _choice(entry, "missing", FILLS, where)),
     )
 
 
@@ -336,7 +337,7 @@ def _edge_entry(folder: Path, value: object, where: str) -> EdgeEntry:
         file=file,
         **texts,
         columns=entry.get("columns"),
-        missing=_choice(entry, "missing", _MISSING, where),
+        missing=cast("Fill | None", _choice(entry, "missing", FILLS, where)),
     )
 
 
