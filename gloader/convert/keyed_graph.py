@@ -281,8 +281,8 @@ def plain_graph(
         return
     if options.edge_tables:
         raise ConfigError(
-            f"--edge-table {options.edge_tables[0]}: tables of links have node ids, and the nodes of {source.origin} have "
-            "keys; divide its edges with --edge-split 80/10/10"
+            f"--edge-table {options.edge_tables[0]}: tables of links have node ids, and the nodes of {source.origin} "
+            "have keys; divide its edges with --edge-split 80/10/10"
         )
     if out.exists() and not options.overwrite:
         raise exists_error(out)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gloader.convert.columns.feature_columns import encoded_features
-from gloader.convert.columns.label_columns import read_label_columns, read_split_column
+from gloader.convert.columns.label_columns import read_label_columns
 from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.keyed_edges import NumberedEdges
 from gloader.convert.readers.node_arrays import (
@@ -254,6 +254,8 @@ class NumberedGraph:
     def _splits(self, nodes: KeyedNodes, labels: NDArray[Any]) -> Splits:
         """Return the splits of a type: of columns, of a file, or at random over the labelled nodes."""
         if nodes.split is not None and nodes.table is not None:
+            from gloader.convert.columns.split_column import read_split_column
+
             return read_split_column(nodes.table, nodes.split, labels=labels, notes=self._graph.notes)
         if nodes.read_splits is not None:
             return nodes.read_splits(self._given[nodes.name])

@@ -20,9 +20,9 @@ from gloader.convert.csc.edge_rules import plan_relations
 from gloader.convert.csc.external_csc import ScratchCsc
 from gloader.convert.derived import MeanRows, averaged_edges, derivation_order, plan_means
 from gloader.convert.edge_rows import FeaturedEdges, recorded_dtype, write_edges
+from gloader.convert.keyed_graph import KeyedGraph, plain_graph
 from gloader.convert.links.link_tables import planned_tables, split_source, with_tables
 from gloader.convert.links.write_tables import write_tables
-from gloader.convert.keyed_graph import KeyedGraph, plain_graph
 from gloader.convert.node_order import NodeOrder, find_order, ordered_rows, renumbered
 from gloader.convert.options import EdgeRules
 from gloader.convert.prepare_plan import PreparePlan, plan_prepare
