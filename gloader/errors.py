@@ -70,6 +70,10 @@ class FeatureValueError(GloaderError, ValueError):
     """A feature value is not finite, or too large for its stored dtype; carries the row."""
 
 
+class UnknownKeyError(GloaderError, LookupError):
+    """No node of a dataset has a requested key; the message has the first such key and their number."""
+
+
 class SourceError(GloaderError):
     """A source of `gloader prepare` is missing, incomplete or malformed."""
 

@@ -61,22 +61,16 @@ def first_hash(length: np.uint64) -> np.uint64:
     return mix64(length ^ GOLDEN)
 
 
-@njit(cache=True, nogil=True, inline="always")
-def cut_hash(value: np.uint64, cut: int) -> np.uint64:
-    """Return a hash with ``2**(64 - cut)`` different values, for tests of equal hashes. Pure."""
-    return mix64(value >> np.uint64(cut)) if cut > 0 else value
-
-
 @njit(cache=True, nogil=True)
-def hash_keys(data: NDArray[np.uint8], starts: IdArray, cut: int, hashes: NDArray[np.uint64]) -> None:
-    """Write the hash of each key to ``hashes`` (n,). ``cut`` is for `cut_hash`."""
+def hash_keys(data: NDArray[np.uint8], starts: IdArray, hashes: NDArray[np.uint64]) -> None:
+    """Write the hash of each key to ``hashes`` (n,)."""
     for i in range(starts.shape[0] - 1):
         at, stop = np.uint64(starts[i]), np.uint64(starts[i + 1])
         value = first_hash(stop - at)
         while at < stop:
             value = mix64(value ^ key_word(data, at, min(at + np.uint64(8), stop)))
             at += np.uint64(8)
-        hashes[i] = cut_hash(value, cut)
+        hashes[i] = value
 
 
 @njit(cache=True, nogil=True)
@@ -162,3 +156,24 @@ def parse_uuids(data: NDArray[np.uint8], starts: IdArray, uuids: NDArray[np.uint
                 uuids[i, place // 2] |= np.uint8(digit)
             place += 1
     return -1
+
+
+@njit(cache=True, nogil=True)
+def same_keys(
+    data: NDArray[np.uint8],
+    starts: IdArray,
+    indices: IdArray,
+    other_data: NDArray[np.uint8],
+    other_starts: IdArray,
+    other_indices: IdArray,
+    is_same: NDArray[np.bool_],
+) -> None:
+    """Compare key ``indices[i]`` of one chunk with key ``other_indices[i]`` of another; ``is_same`` (n,) is filled."""
+    for i in range(indices.shape[0]):
+        at, stop = starts[indices[i]], starts[indices[i] + 1]
+        other = other_starts[other_indices[i]]
+        is_same[i] = stop - at == other_starts[other_indices[i] + 1] - other
+        k = 0
+        while is_same[i] and k < stop - at:
+            is_same[i] = data[at + k] == other_data[other + k]
+            k += 1

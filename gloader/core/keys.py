@@ -49,10 +49,10 @@ class KeyChunk:
         """Return the bytes of the key ``index``."""
         return self.data[self.starts[index] : self.starts[index + 1]].tobytes()
 
-    def hashes(self, *, cut: int = 0) -> NDArray[np.uint64]:
-        """Return the 64-bit hash (n,) of each key. ``cut`` is the number of bits to cut off, for tests. Pure."""
+    def hashes(self) -> NDArray[np.uint64]:
+        """Return the 64-bit hash (n,) of each key. Pure."""
         hashes = np.empty(len(self), np.uint64)
-        hash_keys(readonly(self.data), readonly(self.starts), cut, hashes)
+        hash_keys(readonly(self.data), readonly(self.starts), hashes)
         return hashes
 
 
@@ -89,7 +89,9 @@ def interleaved(first: KeyChunk, second: KeyChunk) -> KeyChunk:
         The chunks have different numbers of keys.
     """
     if len(first) != len(second):
-        raise ShapeError(f"two columns of keys have {len(first)} and {len(second)} rows; they must have as many")
+        raise ShapeError(
+            f"two columns of keys have {len(first)} and {len(second)} rows; they must have as many"
+        )
     data = np.empty(first.num_bytes + second.num_bytes, np.uint8)
     starts = np.empty(2 * len(first) + 1, np.int64)
     interleave_keys(

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -151,9 +151,7 @@ class KeyTable:
     def taken_dangling(self, block: KeyRecords) -> WrongKey | None:
         """Return the first used key of the block that has no node, and forget it."""
         index, self._state[DANGLING] = int(self._state[DANGLING]), -1
-        return (
-            None if index < 0 else WrongKey(position=block.position(index), key=block.key(index))
-        )
+        return None if index < 0 else WrongKey(position=block.position(index), key=block.key(index))
 
     def _grow(self) -> bool:
         """Double the slots if they are the reason that a key has no room, and memory allows it."""

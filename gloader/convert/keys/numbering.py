@@ -48,7 +48,9 @@ Dangling: TypeAlias = Literal["error", "drop", "node"]
 # is for the pieces of files.
 _TABLE_SHARE, _STAGE_SHARE, _BLOCK_SHARE = 2, 4, 8
 MIN_BUDGET_BYTES: Final = 64 * 2**10  # a smaller budget would have no room for a hundred keys
-_MAX_BLOCK_BYTES: Final = 3 * 2**20  # a larger block would leave the processor's cache; it holds two keys of any length
+_MAX_BLOCK_BYTES: Final = (
+    3 * 2**20
+)  # a larger block would leave the processor's cache; it holds two keys of any length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,9 @@ class KeyStream:
     start: int  # position of the first key
     order: TemporaryArray  # each key's id, or -2 - p for the next id of partition p
     numbering: Numbering
-    cursor: IdArray | None = None  # (P,) each partition's number of keys before the stream; None without partitions
+    cursor: IdArray | None = (
+        None  # (P,) each partition's number of keys before the stream; None without partitions
+    )
     num_keys: int = 0
     dropped: int = 0  # keys without a node that were found so far
     is_open: bool = True
@@ -339,7 +343,8 @@ class Numbering:
         """Yield the keys as blocks of records. ``start`` is the position of the first key of ``where``."""
         self._tables()
         block, first = self._block, 0
-        assert block is not None
+        if block is None:
+            return
         data, starts = readonly(chunk.data), readonly(chunk.starts)
         # Half of a block must hold any record: see `Partitions.resolve`.
         half = len(block.records) // 2

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gloader.core.key_kernels import cut_hash, first_hash, key_word
 from gloader.core.hashing import mix64
 from gloader.core.kernels import njit
+from gloader.core.key_kernels import first_hash, key_word
 from gloader.core.numba_ops import copy_block, prefetch
 
 if TYPE_CHECKING:
@@ -51,6 +51,12 @@ NUM_FIELDS: Final = 7
 
 _AHEAD = 24  # keys between a key and the slot that is fetched for a later key: enough for a memory access
 _NEAR = 12  # keys between a key and the record that is fetched for a later key
+
+
+@njit(cache=True, nogil=True, inline="always")
+def cut_hash(value: np.uint64, cut: int) -> np.uint64:
+    """Return a hash with ``2**(64 - cut)`` different values, for tests of equal hashes. Pure."""
+    return mix64(value >> np.uint64(cut)) if cut > 0 else value
 
 
 @njit(cache=True, nogil=True)
@@ -128,6 +134,30 @@ def find_records(words: Words, cut: int, places: IdArray, hashes: Words) -> int:
     return count
 
 
+@njit(cache=True, nogil=True, inline="always")
+def find_slot(records: Words, place: np.uint64, value: np.uint64, slots: Words, arena: Words) -> np.uint64:
+    """Return the slot of the key of the record at ``place``, or the empty slot where the key belongs. Pure.
+
+    ``value`` is the key's hash.
+    """
+    mask = np.uint64(slots.shape[0] - 1)
+    length = records[place] & _LENGTH
+    words = (length + np.uint64(7)) >> np.uint64(3)
+    tag = ((value >> _TAG_SHIFT) & _TAG) << _PLACE_BITS
+    slot = value & mask
+    while slots[slot] != 0:
+        entry = slots[slot]
+        known = (entry & _PLACE) - _ONE
+        if (entry & ~_PLACE) == tag and (arena[known] & _LENGTH) == length:
+            k = _ONE
+            while k <= words and arena[known + k] == records[place + k]:
+                k += _ONE
+            if k > words:
+                break
+        slot = (slot + _ONE) & mask
+    return slot
+
+
 @njit(cache=True, nogil=True)
 def place_records(
     records: Words,
@@ -181,21 +211,10 @@ def place_records(
         length = records[place] & _LENGTH
         position = np.int64(records[place] >> _ID_SHIFT)
         words = (length + np.uint64(7)) >> np.uint64(3)
-        tag = ((hashes[i] >> _TAG_SHIFT) & _TAG) << _PLACE_BITS
-        slot = hashes[i] & mask
+        slot = find_slot(records, place, hashes[i], slots, arena)
         found = np.int64(-1)
-        while slots[slot] != 0:
-            entry = slots[slot]
-            if (entry & ~_PLACE) == tag:
-                known = (entry & _PLACE) - _ONE
-                if (arena[known] & _LENGTH) == length:
-                    k = _ONE
-                    while k <= words and arena[known + k] == records[place + k]:
-                        k += _ONE
-                    if k > words:
-                        found = np.int64(arena[known] >> _ID_SHIFT)
-                        break
-            slot = (slot + _ONE) & mask
+        if slots[slot] != 0:
+            found = np.int64(arena[(slots[slot] & _PLACE) - _ONE] >> _ID_SHIFT)
         is_given = position < num_given
         if found >= 0:
             ids[i] = found
@@ -218,7 +237,7 @@ def place_records(
         arena[used] = length | (np.uint64(number) << _ID_SHIFT)
         for k in range(1, np.int64(words) + 1):
             arena[used + k] = records[place + np.uint64(k)]
-        slots[slot] = tag | np.uint64(used + 1)
+        slots[slot] = (((hashes[i] >> _TAG_SHIFT) & _TAG) << _PLACE_BITS) | np.uint64(used + 1)
         state[USED] = used + 1 + np.int64(words)
         state[COUNT] += 1
         ids[i] = number

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
     from gloader.core.keys import KeyChunk
     from gloader.types import IdArray
 
@@ -139,7 +137,9 @@ class Partitions:
         self._flush()
         self._staged = self._grouped = np.empty(0, np.uint64)
         self._staged_in = np.empty(0, np.uint16)
-        resolver = _Resolver(block_bytes=block_bytes, missing=missing, num_given=num_given, starts=stream_starts)
+        resolver = _Resolver(
+            block_bytes=block_bytes, missing=missing, num_given=num_given, starts=stream_starts
+        )
         made_counts = np.zeros(self.num_partitions, np.int64)
         firsts = [self._array(f"firsts-{p:05d}", np.int64) for p in range(self.num_partitions)]
         ranks = [self._array(f"ranks-{p:05d}", np.int64) for p in range(self.num_partitions)]
@@ -170,8 +170,7 @@ class Partitions:
         owners = LEFT - order
         counts = np.bincount(owners[owners >= 0], minlength=self.num_partitions)
         parts = [
-            self._ids[p].read(int(cursor[p]), int(cursor[p] + counts[p]))
-            for p in range(self.num_partitions)
+            self._ids[p].read(int(cursor[p]), int(cursor[p] + counts[p])) for p in range(self.num_partitions)
         ]
         cursor += counts
         take_turns(owners, np.concatenate(parts), np.cumsum(counts) - counts, order)

@@ -192,7 +192,7 @@ def _as_kind(texts: KeyChunk, kind: KeyKind, first_row: int, where: str) -> KeyC
     if wrong >= 0:
         text = shown(texts.key(wrong).decode(errors="replace"))
         raise SourceError(
-            f"{where}: row {first_row + wrong} has the key {text}, and another file has {_NOUNS[kind]} as keys; {rule}. "
-            "Write the keys as texts in both, or in one form in both"
+            f"{where}: row {first_row + wrong} has the key {text}, and another file has {_NOUNS[kind]} as keys; {rule}"
+            ". Write the keys as texts in both, or in one form in both"
         )
     return chunk
