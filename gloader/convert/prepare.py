@@ -153,7 +153,8 @@ def plan_source(source: AnySource, out: Path, options: PrepareOptions) -> Prepar
 
     Parameters
     ----------
-    source : the graph; labels and splits are checked, edges and features are not read
+    source : the graph; labels and splits are checked, and edges are not read. Features are read only if the option
+        ``missing`` is "flag", because the number of flags must be known
     out : the dataset's folder
     options : the conversion's options
 
@@ -170,7 +171,7 @@ def plan_source(source: AnySource, out: Path, options: PrepareOptions) -> Prepar
     ConfigError
         The feature dtype cannot be stored, a link table's text is malformed, or an option does not fit the source.
     """
-    return _plan(with_tables(source, options), out, options)
+    return _plan(Receipt.of(with_tables(source, options), options)[1], out, options)
 
 
 def _plan(source: GraphSource, out: Path, options: PrepareOptions) -> PreparePlan:
@@ -345,6 +346,7 @@ def _recorded(
     return rules | {
         "dtype": options.stored_dtype,
         "order": options.order,
+        **({"missing": options.missing} if options.missing else {}),
         **recorded_dtype(options, *(each.source.edge_features for each in relations)),
         **({"reverse": ["=".join(pair) for pair in options.reverse]} if options.reverse else {}),
         **options.recorded_split,

@@ -209,8 +209,8 @@ def _number(text: str, row: int, place: Place) -> float:
         raise place.refused(
             row,
             shown(text),
-            "it is no number. Write a number there, leave it empty if it is missing, or take the column's texts with "
-            "as: category",
+            "it is no number. Write a number there, leave it empty if it is missing, or take the column as texts: "
+            "as: category (of labels as: classes)",
         )
     return float(text)
 

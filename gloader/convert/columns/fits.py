@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
+from gloader.convert.columns.moments import Moments, Sample
 from gloader.convert.columns.specs import (
     MAX_CATEGORIES,
     MAX_INDEX,
@@ -20,7 +21,6 @@ from gloader.convert.columns.specs import (
     MOST_INDEX,
     microseconds_text,
 )
-from gloader.core.hashing import mixed_words
 from gloader.core.malformed import shown
 from gloader.core.units import format_bytes
 from gloader.dataset.column_values import DAY, Place, in_order, plain_column, texts
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from gloader.convert.columns.specs import ColumnSpec
     from gloader.dataset.encoders import EncoderKind, Missing
 
-# Number of quantiles, as in scikit-learn's QuantileTransformer.
-NUM_QUANTILES: Final = 1000
 # Most values that are counted for one column, if the memory allows.
 MOST_COUNTED: Final = 500_000
 # Most bytes of the texts of an encoder's categories, which are stored in the commit record of at most 16 MiB.
@@ -46,7 +44,6 @@ COUNTED_BYTES: Final = 300
 _MOST_SAMPLED: Final = 1 << 22
 _SAMPLE_BYTES: Final = 32  # per held value: itself, in one array, and two copies while it is sorted
 _LONG_VALUE: Final = 40  # characters of a category in a note
-_SAMPLE_KEY: Final = 0x517CC1B727220A95  # keeps the sample of rows apart from other hashes of row numbers
 
 
 class Fit(Protocol):
@@ -75,76 +72,6 @@ class Fit(Protocol):
     def note(self, encoder: ColumnEncoder) -> str:
         """Return the line on the column for the receipt."""
         ...
-
-
-@dataclass(slots=True)
-class Moments:
-    """Count, mean and sum of squared distances from the mean of numbers (w,), in float64.
-
-    Blocks are merged by Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample
-    variances" (1979), which is stable where the mean is far from 0.
-    """
-
-    count: NDArray[np.int64]
-    mean: NDArray[np.float64]
-    squares: NDArray[np.float64]
-
-    @classmethod
-    def of_width(cls, width: int) -> Moments:
-        """Return the moments of no values."""
-        return cls(np.zeros(width, np.int64), np.zeros(width), np.zeros(width))
-
-    def add(self, values: NDArray[np.float64]) -> None:
-        """Add values (n, w). Values that are not finite are left out."""
-        is_finite = np.isfinite(values)
-        count = np.count_nonzero(is_finite, axis=0)
-        total = np.maximum(self.count + count, 1)
-        known = np.where(is_finite, values, 0)
-        # Rows of a block are summed in one fixed order, column by column.
-        mean = known.sum(axis=0) / np.maximum(count, 1)
-        squares = np.where(is_finite, (values - mean) ** 2, 0).sum(axis=0)
-        distance = mean - self.mean
-        self.squares += squares + distance**2 * (self.count * count / total)
-        self.mean += distance * (count / total)
-        self.count += count
-
-    def deviation(self) -> NDArray[np.float64]:
-        """Return the standard deviations (w,), and 1 where all values are equal."""
-        deviation = np.sqrt(self.squares / np.maximum(self.count, 1))
-        # Rounding of the mean leaves a tiny rest where all values are equal.
-        is_equal = deviation <= 16 * np.finfo(np.float64).eps * np.abs(self.mean)
-        return np.where(is_equal, 1.0, deviation)
-
-
-@dataclass(slots=True)
-class Sample:
-    """The numbers of at most about ``limit`` rows: all of them, or a sample by the hash of the row's number."""
-
-    limit: int
-    num_rows: int  # the number of rows that may come
-    held: list[NDArray[np.float64]] = field(default_factory=list)
-
-    @property
-    def is_whole(self) -> bool:
-        """True if every row is taken."""
-        return self.num_rows <= self.limit
-
-    def add(self, values: NDArray[np.float64], rows: NDArray[np.int64]) -> None:
-        """Add the finite ``values`` (n,) of the rows with the numbers ``rows``."""
-        is_taken = np.isfinite(values)
-        if not self.is_whole:
-            words = mixed_words(rows.astype(np.uint64) ^ np.uint64(_SAMPLE_KEY))
-            is_taken &= words < np.uint64(int(2**64 * (self.limit / self.num_rows)))
-        self.held.append(values[is_taken])
-
-    def quantiles(self) -> NDArray[np.float64]:
-        """Return at most `NUM_QUANTILES` quantiles in rising order, with linear interpolation between values."""
-        values = np.concatenate([np.empty(0), *self.held])
-        self.held = [values]
-        count = min(NUM_QUANTILES, len(values))
-        # Interpolated quantiles may fall by a rounding error.
-        rising: NDArray[np.float64] = np.maximum.accumulate(np.quantile(values, np.linspace(0, 1, count)))
-        return rising
 
 
 @dataclass(slots=True, kw_only=True)

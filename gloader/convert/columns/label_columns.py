@@ -6,6 +6,7 @@ are int64 numbers (N,) with a name for each. Values are float32 numbers (N, k), 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -46,8 +47,10 @@ _MOST_NAME_BYTES: Final = 4 << 20
 # Whole numbers with more different values than this may be classes or amounts.
 _MOST_SURE_CLASSES: Final = 1000
 _MOST_SHOWN: Final = 8  # classes that a note shows with their counts
+_WHOLE: Final = re.compile(r"-?\d{1,15}")
 _LONG_NAME: Final = 40  # characters of a name in a note
-_SUM_BYTES: Final = 17  # per label: itself, a copy as float64 and a mark
+# Bytes per label while labels are read: float64 numbers, their sorted copy, classes and marks.
+_SUM_BYTES: Final = 34
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +242,7 @@ def _single(reader: _Reader, name: str, as_: LabelsAs | None) -> tuple[LabelColu
         return _of_bools(reader, name, as_)
     # A text file's kinds come from its first rows. An empty kind may hold anything.
     is_number = is_real(arrow) or (is_text(arrow) and kind in {"integer", "number", "empty"})
-    if is_number:
+    if is_number and not (is_text(arrow) and as_ == "classes"):
         return _of_numbers(reader, name, as_)
     if not is_text(arrow) or kind.startswith(LISTS):
         raise SourceError(f"{place} has type {arrow}; labels are numbers, texts or bools")
@@ -251,6 +254,10 @@ def _single(reader: _Reader, name: str, as_: LabelsAs | None) -> tuple[LabelColu
     codes, names = reader.coded(name)
     if not names:
         raise SourceError(f"{place} has no label in any row")
+    if all(_WHOLE.fullmatch(value) is not None for value in names):
+        # Whole numbers of a text file are the classes that they are in a typed file.
+        flat = np.append(np.array(names, np.float64), np.nan)[codes]
+        return _of_whole_numbers(flat, codes >= 0, place, as_)
     found = LabelColumns(values=codes, kind="classes", names=tuple(names), num_classes=len(names))
     return found, f"text -> {_classes_text(codes, names)}"
 

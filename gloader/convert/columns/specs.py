@@ -8,10 +8,11 @@ and times are refused without one, because several kinds may be meant.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
+from gloader.convert.options import FILLS, Fill
 from gloader.convert.readers.column_names import ALMOST, LISTS, listed
 from gloader.core.malformed import shown
 from gloader.core.near_names import near_advice
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 
     from gloader.convert.readers.table_streams import NumberTable
     from gloader.dataset.encoders import EncoderKind, Score
-
-# What a user may want for missing values; without it they are refused.
-Fill: TypeAlias = Literal["zero", "mean", "flag"]
-FILLS: Final = ("zero", "mean", "flag")
 
 MAX_CATEGORIES: Final = 64  # default number of one-hot columns
 MOST_CATEGORIES: Final = 1024  # largest number of one-hot columns: each is 4 bytes in every row

@@ -125,7 +125,8 @@ class CheckedRows:
                     block,
                     ~np.isfinite(block),
                     first + start,
-                    "clean them, or let such values in: --allow-nan, in Python allow_nan=True",
+                    "clean them, or let such values in: --allow-nan, in Python allow_nan=True, or replace them: "
+                    "--missing mean, in Python missing='mean'",
                 )
             if self._stored_as is None and chunk.dtype != np.float32 and _may_be_rounded(block, block_range):
                 option = f"{self._flag} float32, in Python {self._flag[2:].replace('-', '_')}='float32'"
