@@ -349,9 +349,9 @@ class NodeTable:
 
     @cached_property
     def labels(self) -> NDArray[Any]:
-        """The labels, verified and read-only: (N,) int64 classes, -1 where unknown, or (N, k) float32, NaN where unknown.
+        """The labels, verified and read-only.
 
-        `label_kind` says which of the two.
+        (N,) int64 classes, -1 where unknown, or (N, k) float32 values, NaN where unknown: see `label_kind`.
         """
         return self._load("labels")
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 # Maximum number of classes of a dataset. The limit is far above real numbers of classes, and a model, which has one row
 # of weights per class, still fits in memory.
 MAX_CLASSES: Final = 1_000_000
-# The kind of a dataset's labels. "classes": int64 (N,), -1 where unknown. The others: float32 (N, k), NaN where unknown.
-# "binary" is one column of 0 and 1, "multilabel" are several such columns, "values" are columns of any finite numbers.
+# The kind of a dataset's labels. "classes" are int64 (N,), -1 where unknown. The others are float32 (N, k), NaN where
+# unknown: "binary" is one column of 0 and 1, "multilabel" are several, "values" are columns of any finite numbers.
 LabelKind: TypeAlias = Literal["classes", "binary", "multilabel", "values"]
 LABEL_KINDS: Final[tuple[LabelKind, ...]] = ("classes", "binary", "multilabel", "values")
 LABEL_VALUE_DTYPE: Final = "float32"  # the dtype of labels that are values; classes are int64
@@ -68,8 +68,8 @@ class ValueLimits:
     def first_wrong(self, name: str, values: NDArray[Any]) -> int:
         """Return the index of the first invalid value in ``values``, a part of the array ``name``, or -1. Pure.
 
-        Rows (n, k) count as n * k values, one row after the other. The order of ``indptr`` and repeated ``original_ids`` are checked only in `ValueCheck`. Arrays without limits
-        may hold any values.
+        Rows (n, k) count as n * k values, one row after the other. The order of ``indptr`` and repeated
+        ``original_ids`` are checked only in `ValueCheck`. Arrays without limits may hold any values.
         """
         # Loaded arrays are read-only. To numba, a writable array has another type and would need a second compilation.
         view = values.view()

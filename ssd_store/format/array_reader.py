@@ -10,7 +10,6 @@ A dataset's tables and edges are read by these functions, feature rows by `gload
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -356,14 +355,13 @@ def _checked(positions: IdArray, record: ArrayRecord) -> IdArray:
 
 
 def _elements(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -> NDArray[Any]:
-    """Return the elements at ``wanted`` (sorted) in an array of one dimension."""
+    """Return the elements (n,) at ``wanted`` (sorted), in an array that counts as one row of elements."""
     return (_scan if record.pages_file is None else _pick)(root, record, wanted, os_io)
 
 
 def _rows(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -> NDArray[Any]:
     """Return the rows (n, k) at ``wanted`` (sorted). A row may lie on two pages."""
-    num_rows, width = record.shape
-    flat = replace(record, shape=(num_rows * width,))
+    width = record.shape[1]
     rows = np.empty((wanted.shape[0], width), dtype=stored_dtype(record.dtype))
     columns = np.arange(width, dtype=np.int64)
     # Without page checksums each step would read the entire file, so all rows are then read in one step.
@@ -371,7 +369,7 @@ def _rows(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -
     for start in range(0, wanted.shape[0], step):
         part = wanted[start : start + step]
         elements = (part[:, None] * width + columns).reshape(-1)
-        rows[start : start + step] = _elements(root, flat, elements, os_io).reshape(-1, width)
+        rows[start : start + step] = _elements(root, record, elements, os_io).reshape(-1, width)
     return rows
 
 

@@ -58,15 +58,16 @@ def to_values(values: NDArray[Any], *, where: str, allows_any: bool) -> NDArray[
             with np.errstate(over="ignore"):
                 cast[start : start + step] = part
         if is_whole:
-            # The comparison as float64 is exact below 2**53, and larger numbers that pass it have a place in float32.
-            _refuse(part, cast[start : start + step].astype(np.float64) != part, start, where, _ROUNDED)
+            # Below 2**53, float64 holds every whole number, so the comparison is exact.
+            stored = cast[start : start + step].astype(np.float64)
+            _refuse(part, (stored != part) | (np.abs(stored) > 2**53), start, where, _ROUNDED)
         _refuse(part, np.isinf(cast[start : start + step]), start, where, _INFINITE)
     return cast
 
 
 _NEITHER_0_NOR_1: Final = (
-    "columns of whole numbers are several labels per node, each 0 or 1; for numbers to predict give --labels-as values, "
-    'in Python labels_as="values", and for one class per node an array (N,)'
+    "columns of whole numbers are several labels per node, each 0 or 1; for numbers to predict give "
+    '--labels-as values, in Python labels_as="values", and for one class per node an array (N,)'
 )
 _ROUNDED: Final = (
     "it has no exact place in float32; subtract a constant from the labels, or divide them, and save floats"

@@ -91,9 +91,7 @@ def check_id_array(dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> 
         raise ShapeError(f"{where} has shape {shape}; it must be one-dimensional")
 
 
-def to_labels(
-    values: NDArray[Any], *, where: str, labels_as: LabelsAs | None = None
-) -> IdArray | NDArray[np.float32]:
+def to_labels(values: NDArray[Any], *, where: str, labels_as: LabelsAs | None = None) -> NDArray[Any]:
     """Return labels as classes, int64 (N,) with -1 where unknown, or as values, float32 (N, k) with NaN. Pure.
 
     One column of whole numbers holds classes, and NaN becomes -1. One column of floats with a fraction holds values.
@@ -162,7 +160,7 @@ def no_labels(num_nodes: int) -> IdArray:
 
 def read_labels(
     file: NpyFile, *, num_nodes: int, budget_bytes: int, labels_as: LabelsAs | None = None
-) -> IdArray | NDArray[np.float32]:
+) -> NDArray[Any]:
     """Return the labels in ``file``, classes (N,) or values (N, k). The shape is checked before the file is read.
 
     Parameters
@@ -267,8 +265,8 @@ def _refuse_labels(
     if bad.size:
         raise SourceError(
             f"{where}: row {int(bad[0])} has label {values[bad[0]]}; labels are classes in 0..{MAX_CLASSES - 1}, or "
-            f"-1 or NaN where there is none{'; ' + few_classes(values) if cure else ''}. For numbers to predict instead "
-            'of classes give --labels-as values, in Python labels_as="values"'
+            f"-1 or NaN where there is none{'; ' + few_classes(values) if cure else ''}. For numbers to predict, "
+            'instead of classes, give --labels-as values, in Python labels_as="values"'
         )
 
 
