@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.columns.specs import ColumnSpec, Fill
+    from gloader.convert.columns.specs import ColumnSpec
+    from gloader.convert.columns.split_column import SplitSpec
     from gloader.convert.keyed_edges import KeyedTable
     from gloader.convert.keys.numbering import Dangling
-    from gloader.convert.options import LabelsAs, PrepareOptions
+    from gloader.convert.options import Fill, LabelsAs, PrepareOptions
     from gloader.convert.progress import PrepareProgress
     from gloader.convert.readers.table_streams import ColumnNotes, NumberTable
     from gloader.convert.source import AnySource, EdgeStream, FeatureStream, GraphSource, Splits
@@ -76,7 +77,7 @@ class KeyedNodes:
     row_ids: IdArray | None = None
     labels: LabelChoice | None = None  # columns of ``table``
     read_labels: Callable[[int], NDArray[Any]] | None = None  # reads the labels of N nodes from another file
-    split: object = None  # columns of ``table``, as a ``graph.yaml`` has them
+    split: SplitSpec | None = None  # columns of ``table``
     read_splits: Callable[[int], Splits] | None = None  # reads the splits of N nodes from another file
     num_nodes: int | None = (
         None  # the number of nodes without keys; None means that it follows from the edges

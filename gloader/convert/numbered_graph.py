@@ -15,6 +15,7 @@ import numpy as np
 
 from gloader.convert.columns.feature_columns import encoded_features
 from gloader.convert.columns.label_columns import read_label_columns
+from gloader.convert.columns.split_column import read_split_column
 from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.keyed_edges import NumberedEdges
 from gloader.convert.readers.node_arrays import (
@@ -23,10 +24,11 @@ from gloader.convert.readers.node_arrays import (
     random_splits,
     require_node_memory,
 )
-from gloader.convert.source import GraphSource, NodeSource, RelationSource, only_labelled
+from gloader.convert.source import GraphSource, NodeKeys, NodeSource, RelationSource, only_labelled
 from gloader.convert.sources.edge_list import reading_bytes
 from gloader.core.malformed import shown
 from gloader.dataset.schema import MAX_NODES, relation_text
+from gloader.dataset.values import has_label
 from gloader.errors import ShapeError, SourceError
 from gloader.types import EDGE, NODE
 
@@ -172,11 +174,10 @@ class NumberedGraph:
                 each.columns,
                 num_rows=table.count_rows() if numbered is None else numbered.keys.num_rows,
                 train_rows=None,
-                missing=each.missing or getattr(self._options, "missing", None),
+                missing=each.missing or self._options.missing_rule,
                 budget_bytes=self._budget_bytes,
                 notes=self._graph.notes,
                 what="edge features",
-                keeps_nan=self._options.allow_nan,
             )
         if rows is not None and numbered is not None:
             self._require_rows(rows, numbered.keys.num_rows, str(each.edge_file), "edges")
@@ -202,11 +203,10 @@ class NumberedGraph:
                 nodes.columns,
                 num_rows=given,
                 train_rows=is_train,
-                missing=nodes.missing or getattr(self._options, "missing", None),
+                missing=nodes.missing or self._options.missing_rule,
                 budget_bytes=self._budget_bytes,
                 notes=self._graph.notes,
                 what="features" if self._is_plain() else f"features of {nodes.name}",
-                keeps_nan=self._options.allow_nan,
             )
         if features is not None:
             self._require_rows(features, given, self._graph.where, f"{nodes.name} nodes")
@@ -216,9 +216,16 @@ class NumberedGraph:
             num_nodes=self._counts[nodes.name],
             features=features,
             row_ids=nodes.row_ids,
-            keys=self._numberings.get(nodes.name),
+            keys=self._keys(nodes.name),
             encoders=encoders,
         )
+
+    def _keys(self, name: str) -> NodeKeys | None:
+        """Return a type's keys, or None without keys."""
+        if name not in self._numberings:
+            return None
+        numbering = self._numberings[name]
+        return NodeKeys(kind=numbering.kind, num_bytes=numbering.resolve().key_bytes, chunks=numbering.keys)
 
     def _require_rows(self, features: FeatureStream, count: int, where: str, what: str) -> None:
         """Raise ShapeError unless there is one feature row for each of ``count`` rows of a table."""
@@ -254,9 +261,14 @@ class NumberedGraph:
     def _splits(self, nodes: KeyedNodes, labels: NDArray[Any]) -> Splits:
         """Return the splits of a type: of columns, of a file, or at random over the labelled nodes."""
         if nodes.split is not None and nodes.table is not None:
-            from gloader.convert.columns.split_column import read_split_column
-
-            return read_split_column(nodes.table, nodes.split, labels=labels, notes=self._graph.notes)
+            return read_split_column(
+                nodes.table,
+                nodes.split,
+                num_rows=self._given[nodes.name],
+                has_label=has_label(labels[: self._given[nodes.name]]),
+                budget_bytes=self._budget_bytes,
+                notes=self._graph.notes,
+            )
         if nodes.read_splits is not None:
             return nodes.read_splits(self._given[nodes.name])
         return random_splits(labels, seed=self._graph.seed)

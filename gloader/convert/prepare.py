@@ -21,6 +21,7 @@ from gloader.convert.csc.external_csc import ScratchCsc
 from gloader.convert.derived import MeanRows, averaged_edges, derivation_order, plan_means
 from gloader.convert.edge_rows import FeaturedEdges, recorded_dtype, write_edges
 from gloader.convert.keyed_graph import KeyedGraph, plain_graph
+from gloader.convert.keys.stored_keys import write_keys
 from gloader.convert.links.link_tables import planned_tables, split_source, with_tables
 from gloader.convert.links.write_tables import write_tables
 from gloader.convert.node_order import NodeOrder, find_order, ordered_rows, renumbered
@@ -270,6 +271,7 @@ def _prepare(
         edges_done = time.perf_counter()
         _FeatureWriter(graph, order, writer, plan, options, progress).write()
         features_done = time.perf_counter()
+        _write_keys(graph, order, writer, plan, progress)
         labelled = writer.nodes(graph.labelled)
         labelled.labels(graph.labels)
         writer.annotate(**_label_entry(graph))
@@ -299,6 +301,28 @@ def _prepare(
         links=links,
         receipt=lines,
     )
+
+
+def _write_keys(
+    source: GraphSource,
+    order: NodeOrder | None,
+    writer: DatasetWriter,
+    plan: PreparePlan,
+    progress: PrepareProgress,
+) -> None:
+    """Write the keys of all types with keys, in the order of the source."""
+    for nodes in source.nodes:
+        if nodes.keys is None:
+            continue
+        _named(progress, source, nodes.name).advance("writing keys", 0, nodes.num_nodes, "keys")
+        write_keys(
+            writer.nodes(nodes.name).keys(nodes.keys.kind),
+            nodes.keys.chunks(plan.keys[nodes.name].chunk_keys),
+            num_bytes=nodes.keys.num_bytes,
+            folder=writer.scratch,
+            budget_bytes=plan.keys[nodes.name].sort_bytes,
+            new_ids=None if order is None else order.new_ids,
+        )
 
 
 def _begin(source: GraphSource, out: Path, options: PrepareOptions) -> DatasetWriter:

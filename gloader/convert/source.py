@@ -9,7 +9,7 @@ call starts again at the first edge or row, so a conversion can read a stream se
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -285,22 +285,16 @@ class MeanOf:
     relation: Relation  # the edges to the neighbours, between this node type and a type with features
 
 
-class NodeKeys(Protocol):
-    """The keys of a type's nodes: values of the source that identify them, in the order of the node ids."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeKeys:
+    """The keys of a type's nodes: values of the source that identify them.
 
-    @property
-    def kind(self) -> KeyKind:
-        """The kind of the keys."""
-        ...
+    ``chunks(max_keys)`` starts again at node 0, and yields at most ``max_keys`` keys at a time.
+    """
 
-    @property
-    def key_bytes(self) -> int:
-        """Bytes of all keys."""
-        ...
-
-    def keys(self, max_keys: int) -> Iterator[KeyChunk]:
-        """Yield all keys in order, at most ``max_keys`` at a time."""
-        ...
+    kind: KeyKind
+    num_bytes: int  # bytes of all keys
+    chunks: Callable[[int], Iterator[KeyChunk]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,12 @@ from gloader.dataset.link_record import NEGATIVES, LinkLimits, link_arrays, read
 from gloader.dataset.schema import HETERO_KIND, KIND, DatasetSchema, read_schema, relation_text
 from gloader.dataset.values import DTYPES, LABEL_KINDS, LABEL_VALUE_DTYPE, MAX_CLASSES, LabelKind, ValueLimits
 from gloader.errors import FormatError
-from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE, KEYS_FEATURE, LABEL_VALUES_FEATURE, is_of_links
+from gloader.ssd_store.format.manifest import (
+    EDGE_COLUMNS_FEATURE,
+    KEYS_FEATURE,
+    LABEL_VALUES_FEATURE,
+    is_of_links,
+)
 from gloader.types import EDGE
 
 if TYPE_CHECKING:

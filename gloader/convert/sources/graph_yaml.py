@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
-from gloader.convert.columns.specs import FILLS
+from gloader.convert.options import FILLS
 from gloader.convert.readers.npy_file import NpyFile
 from gloader.core.malformed import read_yaml_mapping, shown
 from gloader.dataset.schema import MAX_NODES, checked_schema
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from gloader.convert.columns.specs import Fill
     from gloader.convert.keys.numbering import Dangling
+    from gloader.convert.options import Fill
     from gloader.types import Relation
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from gloader.convert.columns.specs import column_specs, kind_in
+from gloader.convert.columns.split_column import SplitSpec
 from gloader.convert.keyed_edges import KeyedTable, column_where
 from gloader.convert.keyed_graph import KeyedGraph, KeyedNodes, KeyedRelation, LabelChoice
 from gloader.convert.keys.values import key_kind
@@ -156,7 +157,7 @@ class _Opening:
             row_ids=row_ids,
             labels=labels,
             read_labels=None if label_file is None else partial(self._read_labels, name, label_file),
-            split=entry.split,
+            split=None if entry.split is None else SplitSpec.parse(entry.split, where=where),
             read_splits=None if entry.splits is None else partial(self._read_splits, name, entry.splits),
             num_nodes=num_nodes,
             num_classes=entry.num_classes,
