@@ -74,6 +74,10 @@ class UnknownKeyError(GloaderError, LookupError):
     """No node of a dataset has a requested key; the message has the first such key and their number."""
 
 
+class ScoreError(GloaderError, ValueError):
+    """A metric is not defined for the labels of a split, such as the AUROC of labels that are all 1."""
+
+
 class SourceError(GloaderError):
     """A source of `gloader prepare` is missing, incomplete or malformed."""
 

@@ -282,8 +282,8 @@ def _seed_arrays(order: AnyOrder) -> list[NDArray[Any]]:
     """Return the arrays that identify the seeds; a table's rows are identified by its name and the dataset."""
     if isinstance(order, RowOrder):
         return []
-    weights = None if order.draws is None else order.draws.weights
-    return [array for array in (order.seeds, order.times, weights) if array is not None]
+    weights, groups = (None, None) if order.draws is None else (order.draws.weights, order.draws.groups)
+    return [array for array in (order.seeds, order.times, weights, groups) if array is not None]
 
 
 def checked_seeds(seeds: ArrayLike, num_nodes: int) -> IdArray:
@@ -496,6 +496,7 @@ def plan_training_seeds(
     *,
     are_named: bool,
     links: LinkTask | None = None,
+    drawn: DrawnSeeds | None = None,
     rank: int = 0,
     world_size: int = 1,
 ) -> SeedPlan:
@@ -507,6 +508,7 @@ def plan_training_seeds(
     sampling : the loader's sampling settings
     are_named : whether batches name their types
     links : the link task, if the seeds are edges; None if they are nodes
+    drawn : the training nodes as an epoch draws them; None takes each once
     rank, world_size : select this rank's part of each step
 
     Raises
@@ -519,6 +521,6 @@ def plan_training_seeds(
     if links is not None:
         order = order_rows(links.table.num_rows, sampling, rank=rank, world_size=world_size)
     else:
-        seeds = number_seeds(dataset, None)
-        order = order_seeds(dataset, sampling, seeds, rank=rank, world_size=world_size)
+        seeds = number_seeds(dataset, None if drawn is None else drawn.nodes)
+        order = order_seeds(dataset, sampling, seeds, drawn=drawn, rank=rank, world_size=world_size)
     return SeedPlan(order=order, labels=None, types=types, links=links)
