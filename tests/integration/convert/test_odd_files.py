@@ -93,7 +93,7 @@ EDGES = [
     ("e2.csv", lzma.compress(b"0,1\n"), "e2.csv is packed with xz; unpack it"),
     ("e2.csv", b"PAR1\0\0", "e2.csv is a Parquet file; give it a name that ends in .parquet"),
     ("e2.txt", "%%MatrixMarket matrix coordinate\n3 3 1\n1 2 1\n", "of Matrix Market, whose ids begin at 1"),
-    ("e2.csv.zip", b"PK", "the name has no known suffix; use one of .csv, "),
+    ("e2.csv.zip", b"PK", "the name has no known suffix; use one of .arrow, "),
     ("e2.csv.zst", b"", "(.gz after a CSV's): unpack it, or pack it with gzip"),
     ("e2.xlsx", b"", "save it as CSV"),
     ("e2.jsonl", b"{}", "pandas.read_json(file, lines=True).to_parquet("),

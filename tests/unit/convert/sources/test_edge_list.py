@@ -170,7 +170,7 @@ def test_what_is_missing_is_said(tmp_path, options):
         open_edges(str(tmp_path / "e.csv"), SourceOptions())
     with pytest.raises(SourceError, match=r"nowhere\.csv is missing"):
         open_edges(str(tmp_path / "nowhere.csv"), options)
-    with pytest.raises(SourceError, match=r"the name has no known suffix; use one of .csv, .parquet"):
+    with pytest.raises(SourceError, match=r"the name has no known suffix; use one of .arrow, .arrows, .csv, "):
         open_edges(str(tmp_path / "x.npy"), options)
     with pytest.raises(SourceError, match="has one column; an edge list has source, destination"):
         open_edges(str(tmp_path / "one.csv"), options)
