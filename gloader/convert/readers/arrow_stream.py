@@ -22,7 +22,7 @@ import pyarrow.ipc as paipc
 
 from gloader.convert.readers.arrow_file import open_arrow_batches
 from gloader.convert.readers.column_names import require_different
-from gloader.convert.readers.typed_table import TypedTable, plain_column, plain_type
+from gloader.convert.readers.typed_table import TypedTable, plain_type
 from gloader.core.malformed import MALFORMED
 from gloader.core.units import format_bytes
 from gloader.errors import GloaderError, SourceError
@@ -131,11 +131,8 @@ def _slices(reader: pa.RecordBatchReader, schema: pa.Schema, name: str) -> Itera
             rows = max(1, -(-batch.num_rows // num_parts))
             for first in range(0, batch.num_rows, rows):
                 part = batch.slice(first, rows)
-                columns = [
-                    plain_column(column, kind)
-                    for column, kind in zip(part.columns, schema.types, strict=True)
-                ]
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+                # pyarrow casts each column to the schema's type.
+                yield pa.RecordBatch.from_arrays(part.columns, schema=schema)
                 done += part.num_rows
     except GloaderError:
         raise

@@ -106,6 +106,13 @@ def test_a_file_that_is_cut_off_is_named(tmp_path, form):
         assert found in allowed or "a.arrow" in found
 
 
+def test_a_stream_that_is_cut_off_is_refused_before_it_is_read(tmp_path):
+    path = write(tmp_path / "a.arrow", "stream")
+    path.write_bytes(path.read_bytes()[:-2000])
+    with pytest.raises(SourceError, match=r"a\.arrow is truncated: its message at byte \d+ ends at byte"):
+        open_table(path)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_damaged_file_is_an_error_or_another_table(tmp_path, form):
     path = write(tmp_path / "a.arrow", form, TABLE.slice(0, 50))

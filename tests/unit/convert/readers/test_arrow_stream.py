@@ -92,12 +92,15 @@ def test_messages_have_the_name_of_the_table(tmp_path):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["nodes_a_b.0.arrows", "nodes_a_b.1.arrows"]
 
 
-def broken(error):
+def broken(error, table=TABLE):
     def batches():
-        yield TABLE.to_batches()[0]
+        yield table.to_batches()[0]
         raise error
 
-    return pa.RecordBatchReader.from_batches(TABLE.schema, batches())
+    return pa.RecordBatchReader.from_batches(table.schema, batches())
+
+
+TWICE = pa.Table.from_arrays([pa.array([1])] * 2, ["a", "a"])
 
 
 @pytest.mark.parametrize(
@@ -105,7 +108,7 @@ def broken(error):
     [
         ([1, 2], r"edges is a list; give a table or a stream of Arrow.*pyarrow\.table\("),
         (broken(ValueError("lost")), "edges: the stream failed after 3 rows: .*lost"),
-        (pa.Table.from_arrays([pa.array([1])] * 2, ["a", "a"]), "edges has the column 'a' twice"),
+        (broken(ValueError("read too early"), TWICE), "edges has the column 'a' twice"),
         (pa.table({"f": [1]}).schema, "edges .*Schema|edges cannot be read"),
     ],
 )
