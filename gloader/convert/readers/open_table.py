@@ -142,6 +142,11 @@ class PartedTable:
         return any(part.counts_columns for part in self.parts)
 
     @property
+    def remark(self) -> str:
+        """The remark on the first part's format; see `NumberTable.remark`."""
+        return self.parts[0].remark
+
+    @property
     def num_rows(self) -> int | None:
         """Number of rows, or None if unknown until they are read."""
         counts = [part.num_rows for part in self.parts]
@@ -214,7 +219,8 @@ def _columns(table: NumberTable) -> str:
 CSV_SUFFIXES = frozenset({".csv", ".tsv", ".txt", ".tab"})
 PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
 ARROW_SUFFIXES = frozenset({".arrow", ".arrows", ".feather", ".ipc"})
-_SUFFIXES = CSV_SUFFIXES | PARQUET_SUFFIXES | ARROW_SUFFIXES
+MATRIX_SUFFIX = ".mtx"  # ".gz" may follow
+_SUFFIXES = CSV_SUFFIXES | PARQUET_SUFFIXES | ARROW_SUFFIXES | {MATRIX_SUFFIX}
 # The remedy for a file that is no table, by its suffix.
 _UNPACK = "unpack it, or pack it with gzip"
 _CURES = {
@@ -233,8 +239,6 @@ _CURES = {
     ".npz": "edges as an array are edges.npy in a folder of arrays, npy:FOLDER",
     ".pt": "a graph of PyG is pyg:FILE",
     ".bin": "a graph of DGL is dgl:FILE",
-    ".mtx": "ids begin at 1 in it; matrix = scipy.io.mmread(file), then pandas.DataFrame({'src': matrix.row, 'dst': "
-    "matrix.col}).to_parquet('table.parquet')",
     ".graphml": "graph = networkx.read_graphml(file), then networkx.to_pandas_edgelist(graph).to_parquet("
     "'table.parquet')",
 }
@@ -245,6 +249,11 @@ def is_table(path: Path) -> bool:
     if plain_suffix(path) in _SUFFIXES:
         return True
     return path.is_dir() and any(is_table(part) for part in part_files(path) if not part.is_dir())
+
+
+def is_matrix(path: Path) -> bool:
+    """True if ``path`` is a Matrix Market file by its name, or a folder or pattern of such files."""
+    return any(plain_suffix(part) == MATRIX_SUFFIX for part in part_files(path))
 
 
 def open_table(path: Path) -> NumberTable:
@@ -276,6 +285,10 @@ def _open_file(path: Path) -> NumberTable:
         from gloader.convert.readers.arrow_file import open_arrow_table
 
         return open_arrow_table(path)
+    if suffix == MATRIX_SUFFIX:
+        from gloader.convert.readers.matrix_market import MatrixTable
+
+        return MatrixTable.open(path)
     raise SourceError(f"{path}: {unknown_format(path)}")
 
 
@@ -283,7 +296,7 @@ def unknown_format(path: Path) -> str:
     """Return the remedy for a file with an unknown suffix, as the end of a message. Pure."""
     known = ", ".join(sorted(_SUFFIXES))
     cure = _CURES.get(path.suffix.lower(), "rename the file by its format")
-    return f"the name has no known suffix; use one of {known} (.gz after a CSV's): {cure}"
+    return f"the name has no known suffix; use one of {known} (.gz after those of text): {cure}"
 
 
 def plain_suffix(path: Path) -> str:

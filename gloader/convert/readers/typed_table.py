@@ -114,6 +114,11 @@ class TypedTable:
         """Return the number of rows."""
         return self.file.num_rows
 
+    @property
+    def remark(self) -> str:
+        """Empty: the columns need no explanation."""
+        return ""
+
     def kind(self, column: str) -> str:
         """Return a column's kind; see `NumberTable.kind`."""
         return self.kinds[self.names.index(column)]

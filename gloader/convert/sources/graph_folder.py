@@ -27,7 +27,7 @@ from gloader.convert.readers.edge_columns import file_column, timed_edges
 from gloader.convert.readers.file_streams import pair_file_edges
 from gloader.convert.readers.node_arrays import count_classes, no_labels, random_splits, require_node_memory
 from gloader.convert.readers.npy_file import NpyFile
-from gloader.convert.readers.open_table import is_pattern, is_table, open_table
+from gloader.convert.readers.open_table import is_matrix, is_pattern, is_table, open_table
 from gloader.convert.readers.table_streams import ColumnNotes, TableEdges
 from gloader.convert.source import GraphSource, NodeSource, RelationSource, only_labelled
 from gloader.convert.sources.edge_list import (
@@ -338,7 +338,7 @@ def _open_array(
 
 
 # Suffixes of the files that `_unused` reports.
-_DATA_FILES = frozenset({".npy", ".npz", ".csv", ".tsv", ".parquet"})
+_DATA_FILES = frozenset({".npy", ".npz", ".csv", ".tsv", ".parquet", ".arrow", ".feather", ".ipc", ".mtx"})
 _CHUNK_EDGES = 1 << 18  # edges per chunk while the largest id is found
 
 
@@ -450,6 +450,11 @@ def _relation(
     entry = graph.edges[relation]
     where = graph.where("edges", ":".join(relation))
     edges, rows = open_edge_table(entry, where=where, names=names, budget_bytes=budget_bytes, notes=notes)
+    if relation[0] == relation[2] and is_table(entry.file) and is_matrix(entry.file):
+        from gloader.convert.readers.matrix_market import require_square  # imported late: pyarrow takes 30 MB
+
+        with graph.naming("edges", ":".join(relation)):
+            require_square(open_table(entry.file))
     return RelationSource(relation=relation, edges=edges, edge_features=rows, edge_file=entry.file)
 
 
