@@ -257,7 +257,7 @@ def table_rows(table: NumberTable, name: str, notes: ColumnNotes) -> LinkStream:
         label_dtype = None if label is None else _label_dtype(table, label)
     elif lists is not None:
         raise SourceError(
-            f"{table.path} has the column {lists!r}; negatives are lists, which Parquet files hold"
+            f"{table.path} has the column {lists!r}; negatives are lists, which Parquet and Arrow files hold"
         )
     else:
         num_rows, label_dtype = _scan(table, src, label)

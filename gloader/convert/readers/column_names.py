@@ -11,6 +11,7 @@ import re
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
+from gloader.core.malformed import shown
 from gloader.dataset.column_values import MISSING_TEXTS
 from gloader.errors import SourceError
 
@@ -80,6 +81,13 @@ def twice_in(names: Sequence[str]) -> str | None:
     if len(set(names)) == len(names):
         return None
     return next(name for number, name in enumerate(names) if name in names[:number])
+
+
+def require_different(names: Sequence[str], where: str) -> None:
+    """Raise SourceError if two columns of ``where`` share a name. Pure."""
+    twice = twice_in(names)
+    if twice is not None:
+        raise SourceError(f"{where} has the column {shown(twice)} twice; give each column another name")
 
 
 def listed(names: Sequence[str]) -> str:

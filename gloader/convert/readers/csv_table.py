@@ -28,6 +28,7 @@ from gloader.convert.readers.column_names import (
 from gloader.convert.readers.csv_text import (
     BLANKS,
     COMMENTS,
+    MAX_COMMENTS,
     RowText,
     fields_of,
     is_comment,
@@ -54,8 +55,6 @@ _BLOCK_BYTES = 1 << 20
 _BLOCK_COPIES = 12
 # The possible separators, in order of preference. `BLANKS` means any number of blanks and tabs.
 _DELIMITERS = (",", "\t", ";", "|", BLANKS)
-# Maximum number of comment lines before the first row. A file with more is refused.
-_MAX_COMMENTS = 1000
 # Number of first rows that decide on separator, header and kinds.
 _SNIFFED_ROWS = 100
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
@@ -97,7 +96,7 @@ class CsvTable:
         SourceError
             The file cannot be read, or its first line has neither names nor numbers.
         """
-        with _reading(path):
+        with reading_text(path):
             comment, lines = _first_lines(path)
             texts = [line for _, line in lines]
             delimiter = _delimiter(texts)
@@ -135,6 +134,11 @@ class CsvTable:
         """None: in a text file, a pandas index is a column."""
         return
 
+    @property
+    def remark(self) -> str:
+        """Empty: the columns need no explanation."""
+        return ""
+
     def kind(self, column: str) -> str:
         """Return a column's kind according to its first rows; see `NumberTable.kind`."""
         return self.kinds[self.names.index(column)]
@@ -152,10 +156,10 @@ class CsvTable:
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
         """Yield the named ``columns``; see `NumberTable.read`."""
         try:
-            with _reading(self.path):
+            with reading_text(self.path):
                 yield from self._read(columns)
         except pa.ArrowInvalid as failure:
-            with _reading(self.path):
+            with reading_text(self.path):
                 named_error = self._explained(columns, error, failure)
             raise named_error from failure
 
@@ -168,10 +172,10 @@ class CsvTable:
         """Yield the named ``columns`` as text; see `NumberTable.read_arrow`."""
         texts = dict.fromkeys(columns)
         try:
-            with _reading(self.path):
+            with reading_text(self.path):
                 yield from self._batches(dict.fromkeys(columns, pa.string()))
         except pa.ArrowInvalid as failure:
-            with _reading(self.path):
+            with reading_text(self.path):
                 named_error = self._explained(texts, error, failure)
             raise named_error from failure
 
@@ -184,10 +188,10 @@ class CsvTable:
             The file is malformed.
         """
         try:
-            with _reading(self.path):
+            with reading_text(self.path):
                 return sum(batch.num_rows for batch in self._batches({self.names[0]: pa.binary()}))
         except pa.ArrowInvalid as failure:
-            with _reading(self.path):
+            with reading_text(self.path):
                 named_error = self._explained({}, SourceError, failure)
             raise named_error from failure
 
@@ -460,16 +464,15 @@ def _first_lines(path: Path) -> tuple[str, list[tuple[int, str]]]:
                 comment = line
                 if line.startswith("%%MatrixMarket"):
                     raise SourceError(
-                        f"{path} is a matrix of Matrix Market, whose ids begin at 1: save it as a table with pandas, "
-                        "matrix = scipy.io.mmread(path), DataFrame({'src': matrix.row, 'dst': matrix.col})"
+                        f"{path} is a matrix of Matrix Market; rename it so that it ends in .mtx"
                     )
-                if number == _MAX_COMMENTS:
-                    raise SourceError(f"{path} starts with more than {_MAX_COMMENTS} comment lines")
+                if number == MAX_COMMENTS:
+                    raise SourceError(f"{path} starts with more than {MAX_COMMENTS} comment lines")
     return comment, lines
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading_text(path: Path) -> Iterator[None]:
     """Turn read errors into a SourceError that names the file. Parse errors pass, because the callers explain them."""
     try:
         yield

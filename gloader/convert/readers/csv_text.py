@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMENTS: Final = ("#", "%")  # beginnings of comment lines
+# Maximum number of comment lines before the first row. A file with more is refused.
+MAX_COMMENTS: Final = 1000
 # Maximum number of characters per line. A row with 100,000 numbers is shorter. Without a limit, a small gzip file with
 # one huge line could fill the memory.
 MAX_LINE_CHARACTERS: Final = 1 << 20

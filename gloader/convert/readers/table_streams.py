@@ -84,6 +84,11 @@ class NumberTable(Protocol):
         ...
 
     @property
+    def remark(self) -> str:
+        """What the receipt says on the format, such as "Matrix Market, ids from 1", or an empty text."""
+        ...
+
+    @property
     def num_rows(self) -> int | None:
         """Number of rows, or None if unknown until they are read."""
         ...

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from gloader.convert.readers.column_names import LISTS, is_unnamed, no_whole_numbers, twice_in
-from gloader.core.malformed import shown
-from gloader.errors import ShapeError, SourceError
+from gloader.convert.readers.column_names import LISTS, is_unnamed, no_whole_numbers, require_different
+from gloader.errors import ShapeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -87,11 +86,7 @@ class TypedTable:
         """
         schema = file.schema
         names = tuple(schema.names)
-        twice = twice_in(names)
-        if twice is not None:
-            raise SourceError(
-                f"{file.path} has the column {shown(twice)} twice; give each column another name"
-            )
+        require_different(names, str(file.path))
         index, row_ids = _pandas_index(schema.pandas_metadata, file.num_rows)
         widths = _widths(file)
         return cls(
@@ -118,6 +113,11 @@ class TypedTable:
     def count_rows(self) -> int:
         """Return the number of rows."""
         return self.file.num_rows
+
+    @property
+    def remark(self) -> str:
+        """Empty: the columns need no explanation."""
+        return ""
 
     def kind(self, column: str) -> str:
         """Return a column's kind; see `NumberTable.kind`."""
@@ -146,14 +146,16 @@ class TypedTable:
 
     def arrow_type(self, column: str) -> pa.DataType:
         """Return a column's stored type, or the type of the values in its dictionary."""
-        return _plain_type(self.file.schema.field(column).type)
+        return plain_type(self.file.schema.field(column).type)
 
     def read_arrow(self, columns: Sequence[str], *, error: TableError) -> Iterator[pa.RecordBatch]:
         """Yield the named ``columns`` with their stored values; see `NumberTable.read_arrow`."""
         del error  # these formats have no bad rows
         types = [self.arrow_type(name) for name in columns]
         for batch in self._batches(columns):
-            arrays = [_plain(batch.column(name), kind) for name, kind in zip(columns, types, strict=True)]
+            arrays = [
+                plain_column(batch.column(name), kind) for name, kind in zip(columns, types, strict=True)
+            ]
             yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
     def _batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -181,7 +183,7 @@ class TypedTable:
 
         ``done`` is the number of earlier rows, for messages. Raises ``error`` for a missing value.
         """
-        column = _plain(column, self.arrow_type(name))
+        column = plain_column(column, self.arrow_type(name))
         if _is_list(column.type):
             column = self._flat(name, column, done)
         if pa.types.is_decimal(column.type):
@@ -212,17 +214,17 @@ class TypedTable:
         return lists.flatten()
 
 
-def _plain_type(kind: pa.DataType) -> pa.DataType:
+def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type of the values in an encoded type: of a dictionary, of runs, or of views into buffers. Pure."""
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return _plain_type(kind.value_type)
+        return plain_type(kind.value_type)
     if pa.types.is_string_view(kind):
         return pa.large_string()
     return pa.large_binary() if pa.types.is_binary_view(kind) else kind
 
 
-def _plain(column: Any, kind: pa.DataType) -> Any:
-    """Return pyarrow's array ``column`` with the type ``kind`` of `_plain_type`. Pure."""
+def plain_column(column: Any, kind: pa.DataType) -> Any:
+    """Return pyarrow's array ``column`` with the type ``kind`` of `plain_type`. Pure."""
     return column if column.type.equals(kind) else column.cast(kind)
 
 
@@ -267,7 +269,7 @@ def _kind(stored: pa.DataType, width: int | None) -> str:
 
     ``width`` is the length of its lists, 0 if it is unknown, or None for a column without number lists.
     """
-    kind = _plain_type(stored)
+    kind = plain_type(stored)
     if width:
         return f"{LISTS} {width}"
     if pa.types.is_integer(kind):

@@ -17,7 +17,7 @@ from gloader.convert.keyed_graph import KeyedGraph, KeyedNodes, KeyedRelation, L
 from gloader.convert.keys.values import key_kind
 from gloader.convert.readers.column_names import listed
 from gloader.convert.readers.node_tables import id_column
-from gloader.convert.readers.open_table import PartedTable, is_table, open_table
+from gloader.convert.readers.open_table import PartedTable, is_matrix, is_table, open_table
 from gloader.convert.readers.table_streams import ColumnNotes
 from gloader.convert.source import only_labelled
 from gloader.convert.sources.edge_files import open_edge_files, open_edge_table
@@ -168,11 +168,11 @@ class _Opening:
         graph, options = self._graph, self._options
         where = graph.where("edges", graph.texts[relation])
         has_keys = self._has_key(relation[0]), self._has_key(relation[2])
-        if not is_table(entry.file):
+        if not is_table(entry.file) or is_matrix(entry.file):
             if any(has_keys):
                 raise SourceError(
-                    f"{where}: {entry.file} is no table, and an end of its edges is a key; keys are in columns of "
-                    "CSV or Parquet files"
+                    f"{where}: {entry.file} is no table with names of columns, and an end of its edges is a key; keys are in "
+                    "columns of CSV or Parquet files"
                 )
             edges, rows = open_edge_files(
                 entry,
