@@ -135,7 +135,7 @@ class Numbering:
     ) -> None:
         if budget_bytes < MIN_BUDGET_BYTES:
             raise BudgetError(
-                f"numbering the keys of type {node_type!r} takes at least {format_bytes(MIN_BUDGET_BYTES)}; the memory "
+                f"numbering the keys of type {node_type!r} takes at least {format_bytes(rounded_up(MIN_BUDGET_BYTES))}; the memory "
                 f"budget leaves {format_bytes(budget_bytes)} for it. Raise --memory-budget",
                 short_bytes=MIN_BUDGET_BYTES - budget_bytes,
             )
