@@ -134,9 +134,10 @@ class Numbering:
         hash_bits: int = 64,
     ) -> None:
         if budget_bytes < MIN_BUDGET_BYTES:
+            least = format_bytes(rounded_up(MIN_BUDGET_BYTES))
             raise BudgetError(
-                f"numbering the keys of type {node_type!r} takes at least {format_bytes(MIN_BUDGET_BYTES)}; the memory "
-                f"budget leaves {format_bytes(budget_bytes)} for it. Raise --memory-budget",
+                f"numbering the keys of type {node_type!r} takes at least {least}; the memory budget leaves "
+                f"{format_bytes(budget_bytes)} for it. Raise --memory-budget",
                 short_bytes=MIN_BUDGET_BYTES - budget_bytes,
             )
         self.node_type, self.kind, self.dangling = node_type, kind, dangling

@@ -20,7 +20,7 @@ import numpy as np
 from gloader.core.hashing import mix64
 from gloader.core.kernels import njit
 from gloader.core.key_kernels import first_hash, key_word
-from gloader.core.numba_ops import copy_block, prefetch
+from gloader.core.numba_ops import copy_block, prefetch, to_int
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,7 +92,7 @@ def pack_keys(
         length = stop - at
         if length > _LENGTH:
             return -1 - i
-        words = np.int64((length + np.uint64(7)) >> np.uint64(3))
+        words = to_int((length + np.uint64(7)) >> np.uint64(3))
         if count == hashes.shape[0] or used + 1 + words > records.shape[0]:
             break
         places[count] = used
@@ -120,7 +120,7 @@ def find_records(words: Words, cut: int, places: IdArray, hashes: Words) -> int:
     at, count = 0, 0
     while at < words.shape[0] and count < hashes.shape[0]:
         length = words[at] & _LENGTH
-        num_words = np.int64((length + np.uint64(7)) >> np.uint64(3))
+        num_words = to_int((length + np.uint64(7)) >> np.uint64(3))
         if at + 1 + num_words > words.shape[0]:
             break
         places[count] = at
@@ -202,19 +202,19 @@ def place_records(
     max_count = slots.shape[0] - slots.shape[0] // 4  # a fuller table has long runs of used slots
     for i in range(first, stop):
         if i + _AHEAD < stop:
-            prefetch(slots, np.int64(hashes[i + _AHEAD] & mask))
+            prefetch(slots, to_int(hashes[i + _AHEAD] & mask))
         if i + _NEAR < stop:
             near = slots[hashes[i + _NEAR] & mask]
             if near != 0:
-                prefetch(arena, np.int64((near & _PLACE) - _ONE))
+                prefetch(arena, to_int((near & _PLACE) - _ONE))
         place = np.uint64(places[i])
         length = records[place] & _LENGTH
-        position = np.int64(records[place] >> _ID_SHIFT)
+        position = to_int(records[place] >> _ID_SHIFT)
         words = (length + np.uint64(7)) >> np.uint64(3)
         slot = find_slot(records, place, hashes[i], slots, arena)
-        found = np.int64(-1)
+        found = to_int(-1)
         if slots[slot] != 0:
-            found = np.int64(arena[(slots[slot] & _PLACE) - _ONE] >> _ID_SHIFT)
+            found = to_int(arena[(slots[slot] & _PLACE) - _ONE] >> _ID_SHIFT)
         is_given = position < num_given
         if found >= 0:
             ids[i] = found
@@ -231,14 +231,14 @@ def place_records(
                 state[DANGLING] = i
             continue
         used = state[USED]
-        if state[COUNT] >= max_count or used + 1 + np.int64(words) > arena_words:
+        if state[COUNT] >= max_count or used + 1 + to_int(words) > arena_words:
             return i
         number = position if is_given else made_base + state[MADE]
         arena[used] = length | (np.uint64(number) << _ID_SHIFT)
-        for k in range(1, np.int64(words) + 1):
+        for k in range(1, to_int(words) + 1):
             arena[used + k] = records[place + np.uint64(k)]
         slots[slot] = (((hashes[i] >> _TAG_SHIFT) & _TAG) << _PLACE_BITS) | np.uint64(used + 1)
-        state[USED] = used + 1 + np.int64(words)
+        state[USED] = used + 1 + to_int(words)
         state[COUNT] += 1
         ids[i] = number
         if not is_given:
@@ -255,7 +255,7 @@ def fill_slots(arena: Words, used: int, cut: int, slots: Words) -> None:
     at = 0
     while at < used:
         length = arena[at] & _LENGTH
-        words = np.int64((length + np.uint64(7)) >> np.uint64(3))
+        words = to_int((length + np.uint64(7)) >> np.uint64(3))
         value = first_hash(length)
         for k in range(words):
             value = mix64(value ^ arena[at + 1 + k])
@@ -307,11 +307,11 @@ def stage_left(
         words = places[i + 1] - places[i]
         if state[0] + words > staged.shape[0]:
             return i
-        partition = np.int64(hashes[i] >> np.uint64(shift))
+        partition = to_int(hashes[i] >> np.uint64(shift))
         for k in range(words):
             staged[state[0] + k] = records[places[i] + k]
         partitions[state[1]] = partition
-        if np.int64(records[places[i]] >> _ID_SHIFT) < num_given:
+        if to_int(records[places[i]] >> _ID_SHIFT) < num_given:
             given_counts[partition] += 1
         else:
             counts[partition] += 1
@@ -336,13 +336,13 @@ def sort_staged(
     num_words[:] = 0
     at = 0
     for i in range(num_records):
-        words = 1 + np.int64(((staged[at] & _LENGTH) + np.uint64(7)) >> np.uint64(3))
+        words = 1 + to_int(((staged[at] & _LENGTH) + np.uint64(7)) >> np.uint64(3))
         num_words[partitions[i]] += words
         at += words
     cursor = np.cumsum(num_words) - num_words
     at = 0
     for i in range(num_records):
-        words = 1 + np.int64(((staged[at] & _LENGTH) + np.uint64(7)) >> np.uint64(3))
+        words = 1 + to_int(((staged[at] & _LENGTH) + np.uint64(7)) >> np.uint64(3))
         to = cursor[partitions[i]]
         for k in range(words):
             grouped[to + k] = staged[at + k]
@@ -361,7 +361,7 @@ def strip_headers(words: Words, lengths: NDArray[np.uint16], bare: Words) -> tup
     at, count, written = 0, 0, 0
     while at < words.shape[0] and count < lengths.shape[0]:
         length = words[at] & _LENGTH
-        num_words = np.int64((length + np.uint64(7)) >> np.uint64(3))
+        num_words = to_int((length + np.uint64(7)) >> np.uint64(3))
         if at + 1 + num_words > words.shape[0]:
             break
         lengths[count] = length
@@ -381,9 +381,9 @@ def unpack_keys(
 
     ``bare`` has the bytes of the keys' words.
     """
-    at = np.int64(0)
+    at = to_int(0)
     for i in range(lengths.shape[0]):
-        length = np.int64(lengths[i])
+        length = to_int(lengths[i])
         starts[i + 1] = starts[i] + length
         copy_block(data, starts[i], bare, at, length)
         at += (length + 7) // 8 * 8
@@ -425,7 +425,7 @@ def take_keys_in_turn(
     for i in range(owners.shape[0]):
         owner = owners[i]
         length = lengths[cursor[owner]]
-        num_words = (np.int64(length) + 7) >> 3
+        num_words = (to_int(length) + 7) >> 3
         out_lengths[i] = length
         for k in range(num_words):
             out_words[at + k] = words[word_cursor[owner] + k]

@@ -189,8 +189,10 @@ class Partitions:
         """Remove the files. Idempotent."""
         self._spill.close()
         self._owners.remove()
-        for each in (*self._ids, *self._made):
-            each.remove()
+        for array in self._ids:
+            array.remove()
+        for file in self._made:
+            file.remove()
 
     def _array(self, name: str, dtype: type) -> TemporaryArray:
         return TemporaryArray(path=self._folder / f"{self._name}-{name}", dtype=np.dtype(dtype))

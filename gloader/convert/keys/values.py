@@ -67,7 +67,7 @@ def key_kind(
     return kind
 
 
-def key_chunk(column: pa.Array, kind: KeyKind, *, first_row: int, where: str) -> KeyChunk:
+def key_chunk(column: pa.Array[Any], kind: KeyKind, *, first_row: int, where: str) -> KeyChunk:
     """Return the keys of a column as bytes. Texts are not copied. Pure.
 
     Parameters
@@ -84,7 +84,7 @@ def key_chunk(column: pa.Array, kind: KeyKind, *, first_row: int, where: str) ->
     """
     import pyarrow as pa
 
-    if pa.types.is_dictionary(column.type):
+    if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
     if isinstance(column, pa.ExtensionArray):  # such as arrow.uuid
         column = column.storage
@@ -96,7 +96,7 @@ def key_chunk(column: pa.Array, kind: KeyKind, *, first_row: int, where: str) ->
     if pa.types.is_integer(column.type):
         return _integer_chunk(column, kind, first_row, where)
     if pa.types.is_fixed_size_binary(column.type):
-        data = np.frombuffer(column.buffers()[1] or b"", np.uint8)
+        data = _bytes_of(column.buffers()[1])
         start = column.offset * KEY_BYTES["uuid"]
         return fixed_chunk(
             data[start : start + len(column) * KEY_BYTES["uuid"]].reshape(-1, KEY_BYTES["uuid"])
@@ -133,7 +133,7 @@ def _cast(kind: KeyKind) -> str:
     return {"text": "string", "uuid": "string"}.get(kind, kind)
 
 
-def _integer_chunk(column: pa.Array, kind: KeyKind, first_row: int, where: str) -> KeyChunk:
+def _integer_chunk(column: pa.Array[Any], kind: KeyKind, first_row: int, where: str) -> KeyChunk:
     """Return the keys of a column of integers."""
     values: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)
     if kind == "uint64" and values.dtype.kind == "i":
@@ -147,7 +147,7 @@ def _integer_chunk(column: pa.Array, kind: KeyKind, first_row: int, where: str) 
     return fixed_chunk(values.astype(np.uint64 if kind == "uint64" else np.int64, copy=False))
 
 
-def _text_chunk(column: pa.Array, first_row: int, where: str) -> KeyChunk:
+def _text_chunk(column: pa.Array[Any], first_row: int, where: str) -> KeyChunk:
     """Return the keys of a column of texts, without a copy of the bytes."""
     import pyarrow as pa
 
@@ -157,10 +157,8 @@ def _text_chunk(column: pa.Array, first_row: int, where: str) -> KeyChunk:
     if not len(column):
         return KeyChunk(data=np.empty(0, np.uint8), starts=np.zeros(1, np.int64))
     width = np.int64 if pa.types.is_large_string(column.type) else np.int32
-    starts = np.frombuffer(offsets, width)[column.offset : column.offset + len(column) + 1]
-    chunk = KeyChunk(
-        data=np.frombuffer(data or b"", np.uint8), starts=starts.astype(np.int64, copy=width is np.int32)
-    )
+    starts = _bytes_of(offsets).view(width)[column.offset : column.offset + len(column) + 1]
+    chunk = KeyChunk(data=_bytes_of(data), starts=starts.astype(np.int64, copy=width is np.int32))
     try:
         column.validate(full=True)  # Parquet files of other programs may have any bytes
     except pa.ArrowInvalid:
@@ -196,3 +194,8 @@ def _as_kind(texts: KeyChunk, kind: KeyKind, first_row: int, where: str) -> KeyC
             ". Write the keys as texts in both, or in one form in both"
         )
     return chunk
+
+
+def _bytes_of(buffer: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return the bytes of an arrow buffer, which is None if there are none, without a copy."""
+    return np.frombuffer(b"" if buffer is None else buffer, np.uint8)
