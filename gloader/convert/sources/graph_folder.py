@@ -154,16 +154,12 @@ def _relation(
     """Open the files of one relation."""
     entry = graph.edges[relation]
     where = graph.where("edges", ":".join(relation))
-<<<<<<< HEAD
     edges, rows = open_edge_files(entry, where=where, names=names, budget_bytes=budget_bytes, notes=notes)
-=======
-    edges, rows = open_edge_table(entry, where=where, names=names, budget_bytes=budget_bytes, notes=notes)
     if relation[0] == relation[2] and is_table(entry.file) and is_matrix(entry.file):
         from gloader.convert.readers.matrix_market import require_square  # imported late: pyarrow takes 30 MB
 
         with graph.naming("edges", ":".join(relation)):
             require_square(open_table(entry.file))
->>>>>>> 69db40cf24f5a74c3c19ff6dcdcfb2fa21513b93
     return RelationSource(relation=relation, edges=edges, edge_features=rows, edge_file=entry.file)
 
 

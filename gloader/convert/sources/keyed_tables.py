@@ -171,8 +171,8 @@ class _Opening:
         if not is_table(entry.file) or is_matrix(entry.file):
             if any(has_keys):
                 raise SourceError(
-                    f"{where}: {entry.file} is no table with names of columns, and an end of its edges is a key; keys are in "
-                    "columns of CSV or Parquet files"
+                    f"{where}: {entry.file} is no table with named columns, and an end of its edges is a key; "
+                    "keys are in columns of CSV or Parquet files"
                 )
             edges, rows = open_edge_files(
                 entry,
