@@ -15,14 +15,14 @@ import torch
 
 from gloader.errors import DivergedError
 from gloader.observe.epoch_stats import STAGES, EpochStats, add_tables
-from gloader.training.task import NODE_CLASSES
+from gloader.training.objectives import NODE_CLASSES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gloader.dataset.mirrored import Mirrored
     from gloader.training.group import RankGroup
-    from gloader.training.task import Objective
+    from gloader.training.objectives import Objective
     from gloader.types import Delivered
 
 _NO_BATCH: Final = 2**62  # larger than every batch's index; means that no batch had a bad loss
@@ -38,7 +38,8 @@ class EpochRecord:
 
     epoch: int  # from 0
     loss: float  # mean over the seeds, or over the predicted edges
-    train_acc: float  # share of correct predictions during training
+    # Share of correct predictions during training; None if predictions are values, which are not right or wrong.
+    train_acc: float | None
     valid_acc: float | None  # value of ``metric``; None if this epoch was not evaluated
     lr: float  # learning rate
     seconds: float  # training time
@@ -137,9 +138,9 @@ class RunningMetrics:
         return self._read_loss() / max(self._seeds, 1)
 
     @property
-    def accuracy(self) -> float:
-        """Share of correctly predicted items, in training mode."""
-        return self._correct.item() / max(self._seeds, 1)
+    def accuracy(self) -> float | None:
+        """Share of correctly predicted items, in training mode; None for values, which are not right or wrong."""
+        return self._correct.item() / max(self._seeds, 1) if self._objective.has_accuracy else None
 
     @property
     def seconds(self) -> float:
@@ -158,7 +159,9 @@ class RunningMetrics:
         states = group.gather(self.state())
         total = {name: sum(state[name] for state in states) for name in states[0]}
         return RunningMetrics(
-            torch.device("cpu"), saved=total | {"seconds": max(state["seconds"] for state in states)}
+            torch.device("cpu"),
+            objective=self._objective,
+            saved=total | {"seconds": max(state["seconds"] for state in states)},
         )
 
     def state(self) -> dict[str, float]:

@@ -280,18 +280,21 @@ class TrainStep:
             self._replica = Replica(model, recipe.step, group, num_steps=num_steps, objective=self._objective)
         self.optimizer = build_optimizer(recipe.optim, model.parameters())
 
-    def take(self, batch: Delivered, *, is_last: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    def take(
+        self, batch: Delivered, *, is_last: bool, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Learn from ``batch``; return the network's outputs and their mean loss, a scalar. Collective.
 
         Parameters
         ----------
         batch : a batch on the device
         is_last : whether the batch ends the epoch, equal on every rank
+        rows : the network's row for each label of ``batch``; None if they are in the same order
         """
         # The rank is a part of the seed's address, so that each rank has its own dropout. A single process has no rank.
         rank = () if self._group.is_alone else (self._group.rank,)
         seed_torch(self._seed, batch.id.epoch, batch.id.index, *rank, device=self._device)
-        outputs, loss = self._replica.forward(batch)
+        outputs, loss = self._replica.forward(batch, rows)
         # Without this, the gradients would be added to the previous step's.
         self.optimizer.zero_grad()
         self._replica.backward(loss, num_seeds=self._objective.count(batch), is_last=is_last)

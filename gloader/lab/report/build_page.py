@@ -120,7 +120,7 @@ def _epoch(line: dict[str, Any], metric: str) -> Epoch:
         seconds=seconds,
         evaluate_seconds=evaluate_seconds,
         loss=float(line["loss"]),
-        train_acc=float(line["train_acc"]),
+        train_acc=None if line["train_acc"] is None else float(line["train_acc"]),
         valid=None if valid is None else float(valid),
         rows=int(line["rows_gathered"]),
         hit_rate=float(line["hit_rate"]),

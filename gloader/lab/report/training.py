@@ -155,7 +155,7 @@ def split_seconds(
     return tuple(parts.get(name, 0.0) for name, _ in PARTS)
 
 
-_ERRORS: Final = ("rmse",)  # metrics that are better if smaller
+_ERRORS: Final = ("mae", "rmse")  # metrics that are better if smaller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,7 @@ class Epoch:
     seconds: float  # training
     evaluate_seconds: float  # the evaluation after the training; 0 without one
     loss: float  # mean training loss
-    train_acc: float  # training metric
+    train_acc: float | None  # share of right predictions in training; None for predicted values
     valid: float | None  # the validation metric; None without an evaluation
     rows: int  # gathered feature rows
     hit_rate: float  # share of the rows that came from memory

@@ -36,7 +36,7 @@ from gloader.training.predict import predict
 from gloader.training.process import resolve_device
 from gloader.training.reporter import SilentReporter
 from gloader.training.run_folder import decisive_settings, differing
-from gloader.training.task import NodeTask
+from gloader.training.node_task import NodeTask
 from gloader.training.train import FitResult, RunFiles
 from gloader.training.train_step import TrainStep
 
