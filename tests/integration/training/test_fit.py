@@ -419,7 +419,16 @@ def test_which_settings_keep_a_run_from_being_continued(saved, epochs_done, chan
 def test_runs_of_versions_without_links_times_and_tasks_go_on() -> None:
     settings = TrainSettings(model=MODEL, optim=OPTIM, loader=LOADER, links=LinkConfig(metric="acc"))
     decisive = decisive_settings(settings, world_size=1)
-    new = ("edge_features", "time_strategy", "time_bound", "time_window", "task", "metric", "class_weights", "balance")
+    new = (
+        "edge_features",
+        "time_strategy",
+        "time_bound",
+        "time_window",
+        "task",
+        "metric",
+        "class_weights",
+        "balance",
+    )
     former = {name: value for name, value in decisive.items() if name not in new}
     assert len(former) == len(decisive) - len(new)
     assert differing(former, decisive, epochs_done=1) == []

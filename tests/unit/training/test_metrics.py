@@ -63,7 +63,8 @@ def test_a_loss_that_is_no_number_ends_the_epoch_with_batch_and_cause() -> None:
         RunningMetrics(CPU).add(batch, _logits([0, 1]), nan)
     batch.x[7] = float("nan")
     with pytest.raises(
-        DivergedError, match=r"104 is inf; in the batch, 2 numbers are NaN or infinite, in column 0 of node 104, 107"
+        DivergedError,
+        match=r"104 is inf; in the batch, 2 numbers are NaN or infinite, in column 0 of node 104, 107",
     ):
         RunningMetrics(CPU).add(batch, _logits([0, 1]), nan)
     schema = small_schema()
