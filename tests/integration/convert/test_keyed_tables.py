@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gloader.cli.main import main
-from gloader.convert import keyed_graph
+from gloader.convert.numbered_graph import NumberedGraph
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
@@ -391,7 +391,7 @@ def test_tables_of_links_are_refused_beside_keys(tmp_path, csv_folder):
 
 def test_an_existing_dataset_is_refused_before_the_keys_are_read(tmp_path, csv_folder, monkeypatch):
     made(csv_folder, tmp_path / "out")
-    monkeypatch.setattr("gloader.convert.keyed_graph.KeyedGraph.numbered", None)
+    monkeypatch.setattr("gloader.convert.key_numbers.numbered", None)
     with pytest.raises(StoreExistsError, match="it exists already"):
         made(csv_folder, tmp_path / "out")
 
@@ -410,13 +410,13 @@ def test_temporary_files_lie_where_the_user_wants_them(tmp_path, csv_folder, mon
     spill.mkdir()
     monkeypatch.setenv("GLOADER_SPILL_DIR", str(spill))
     seen = []
-    source = keyed_graph.NumberedGraph.source
+    source = NumberedGraph.source
 
     def watched(graph):
         seen.extend(path.name for path in spill.iterdir())
         return source(graph)
 
-    monkeypatch.setattr(keyed_graph.NumberedGraph, "source", watched)
+    monkeypatch.setattr(NumberedGraph, "source", watched)
     made(csv_folder, tmp_path / "out")
     assert len(seen) == 1
     assert seen[0].startswith("gloader-keys-")
