@@ -28,7 +28,8 @@ from gloader.types import EDGE, NODE, DeviceBlock
 
 N, F, H, C = 60, 5, 8, 3
 FE = 3  # features of an edge
-NAMES = ("graphsage", "gcn", "gat", "mlp", "gat with edges", "gine with edges")
+PLAIN = ("graphsage", "gcn", "gat", "mlp", "gat with edges", "gine with edges")
+NAMES = (*PLAIN, *(f"residual {name}" for name in PLAIN))
 SMALL_BUDGET = 9_200  # activations go to the disk, and every layer still fits
 
 
@@ -72,7 +73,14 @@ def _job(
 def _model(name: str, *, add_self_loops: bool, seed: int):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        config = ModelConfig(name=name.split(maxsplit=1)[0], hidden=H, heads=2, batch_norm=True)
+        is_residual, plain = name.startswith("residual"), name.removeprefix("residual ")
+        config = ModelConfig(
+            name=plain.split(maxsplit=1)[0],
+            hidden=H,
+            heads=2,
+            batch_norm=not is_residual,
+            residual=is_residual,
+        )
         model = build_model(
             config,
             in_dim=F,
@@ -98,8 +106,8 @@ class SlabRows(RamRows):
 
     def __init__(self, folder: Path, *, num_rows: int, num_slabs: int) -> None:
         super().__init__(
-            num_rows=num_rows, width=H
-        )  # the widest; of the last layer, C columns of them are written
+            num_rows=num_rows, width=2 * H
+        )  # the widest, of residual layers; other layers write fewer columns
 
     def read(self, start: int, stop: int, out: NDArray[np.float32]) -> None:
         out[:] = self._array[start:stop, : out.shape[1]]
