@@ -351,6 +351,11 @@ def test_resuming_a_run_that_never_began_starts_it(communities, tmp_path) -> Non
             "hidden is 16 there and 32 here; use the same",
         ),
         ({"model": replace(MODEL, dropout=0.0)}, CheckpointError, "dropout is 0.3 there and 0.0 here"),
+        (
+            {"model": replace(MODEL, residual=True)},
+            CheckpointError,
+            "residual is False there and True here",
+        ),
         ({"loader": LOADER.changed(seed=1)}, StateError, "seed is 0 there and 1 here"),
         ({"loader": LOADER.changed(batch_size=16)}, StateError, "global_batch_size is 32 there and 16"),
         ({"loader": LOADER.changed(layout="merged")}, StateError, "layout is 'layered' there and 'merged'"),
