@@ -50,7 +50,7 @@ def main() -> int:
         command = [sys.executable, "-m", "gloader", "prepare", f"npy:{options.data}", str(prepared)]
         subprocess.run(command, check=True)
     dataset = Dataset.open(prepared)
-    runs = [_kept(dataset, model, split, options) for model in options.models for split in options.splits]
+    runs = [_kept(dataset, model, split, options) for split in options.splits for model in options.models]
     rows = [_row(model, [run for run in runs if run["model"] == model]) for model in options.models]
     if options.out is not None:
         _write(rows, runs, options)
@@ -70,7 +70,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--dropout", type=float, default=0.2)
     parser.add_argument("--lr", type=float, default=0.001)
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     return parser.parse_args()
 
