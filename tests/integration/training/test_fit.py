@@ -421,14 +421,16 @@ def test_which_settings_keep_a_run_from_being_continued(saved, epochs_done, chan
     assert sorted(differing(decisive, decisive | change, epochs_done=epochs_done)) == sorted(expected)
 
 
-def test_runs_of_versions_without_links_and_times_go_on() -> None:
+def test_runs_of_versions_without_links_times_and_residual_layers_go_on() -> None:
     decisive = decisive_settings(TrainSettings(model=MODEL, optim=OPTIM, loader=LOADER), world_size=1)
-    new = ("edge_features", "time_strategy", "time_bound", "time_window")
+    new = ("edge_features", "time_strategy", "time_bound", "time_window", "residual")
     former = {name: value for name, value in decisive.items() if name not in new}
     assert len(former) == len(decisive) - len(new)
     assert differing(former, decisive, epochs_done=1) == []
     of_links = TrainSettings(model=MODEL, optim=OPTIM, loader=LOADER, task="link")
     assert "task" in differing(former, decisive_settings(of_links, world_size=1), epochs_done=1)
+    residual = TrainSettings(model=replace(MODEL, residual=True), optim=OPTIM, loader=LOADER)
+    assert differing(former, decisive_settings(residual, world_size=1), epochs_done=1) == ["residual"]
 
 
 @pytest.mark.reliability("J15")

@@ -103,6 +103,10 @@ def test_dropout_acts_before_each_activation_and_after_each_feed_forward_part() 
     assert torch.equal(network(x, [block] * LAYERS), network(x, [block] * LAYERS))
 
 
+def test_heads_form_a_hidden_row_in_the_last_layer_too() -> None:
+    assert [conv.conv.concat for conv in _network("gat").convs] == [True] * LAYERS  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("heads", [1, 2])
 def test_a_layer_leaves_the_rows_that_it_is_given_as_they_are(heads: int) -> None:
     """The rows that inference keeps between layers are read once for each slab."""
