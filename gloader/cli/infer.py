@@ -1,4 +1,4 @@
-"""`gloader infer`: predictions of a trained model, written to a .npy file.
+"""`gloader infer`: predictions of a trained model, written to a .npy file, or to a table with the nodes' keys.
 
 The file has a class, probabilities or values for every node, a layer's output for every node (embeddings), or a score
 for every given pair of nodes. `infer` opens the dataset and joins the machines of a torchrun launch, the first rank
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from rich.progress import Progress
 
+from gloader.cli.prediction_table import import_writers, is_prediction_table, write_by_key
 from gloader.cli.ranks import RankLaunch, joined_ranks, screen_of
 from gloader.cli.run_view import memory_text
 from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, PacedLines, Screen
@@ -76,7 +77,8 @@ def infer(  # noqa: PLR0913 - each a flag
         The run folder of `gloader train`, or a checkpoint file in it.
     out
         The file to write, in the order of the source's nodes: one int64 class per node, float32 probabilities or values
-        (one per node, or a row of several), or with --layer a row of float32.
+        (one per node, or a row of several), or with --layer a row of float32. A .csv or .parquet file is a table whose
+        first column is the node's key, or its id in the source without keys. Any other file is a .npy array.
     node_type
         Type of the nodes. Default: the type with labels. Other types need --layer.
     layer
@@ -97,6 +99,10 @@ def infer(  # noqa: PLR0913 - each a flag
     from gloader.ssd_store.write.atomic_file import require_file_target
 
     screen = Screen.open(is_json=output.json)
+    if pairs is not None and is_prediction_table(out):
+        raise ConfigError(
+            f"--out {out}: scores of pairs are an array in the order of --pairs; write a .npy file"
+        )
     # This check precedes hours of work with a useless result.
     require_file_target(out)
     remove_dead_spills()
@@ -108,7 +114,9 @@ def infer(  # noqa: PLR0913 - each a flag
         from gloader.observe.peak_memory import PeakMemory, bare_bytes
         from gloader.plan.available import default_budget_bytes
 
-        # This imports torch, so that later measurements leave out torch's memory.
+        # Libraries are imported before this call, so that later measurements leave out their memory. It imports torch.
+        if is_prediction_table(out):
+            import_writers()
         bare_bytes()
         from gloader.training.checkpoint.save import load_checkpoint
         from gloader.training.process import resolve_device
@@ -212,13 +220,21 @@ class _Inference:
             elif layer is None and not is_of_links:
                 with predictions(opened, loaded, probabilities=self.probabilities, **settings) as made:
                     content, num_nodes = made.content, made.num_nodes
-                    shape = (num_nodes,) if made.is_flat else (num_nodes, len(made.names))
-                    save_rows(out, made.chunks, shape, "<i8" if content == "classes" else "<f4")
+                    if is_prediction_table(out):
+                        classes = opened.label_names if content == "classes" else None
+                        write_by_key(out, opened.labelled, made.chunks, made.names, class_names=classes)
+                    else:
+                        shape = (num_nodes,) if made.is_flat else (num_nodes, len(made.names))
+                        save_rows(out, made.chunks, shape, "<i8" if content == "classes" else "<f4")
             else:
                 content = "embeddings" if layer is None else f"rows of layer {layer}"
                 with embed(opened, loaded, layer=layer, node_type=chosen, **settings) as embeddings:
                     num_nodes = embeddings.num_nodes
-                    save_rows(out, embeddings.chunks, (num_nodes, embeddings.width), "<f4")
+                    if is_prediction_table(out):
+                        columns = [f"embedding_{number}" for number in range(embeddings.width)]
+                        write_by_key(out, opened.node_tables[chosen], embeddings.chunks, columns)
+                    else:
+                        save_rows(out, embeddings.chunks, (num_nodes, embeddings.width), "<f4")
         of_type = "" if opened.kind == "homogeneous" else f" of type {chosen!r}"
         of = f"{num_nodes:,} pairs" if pairs is not None else f"{num_nodes:,} nodes{of_type}"
         screen.say(f"{content} of {of} in {out}")

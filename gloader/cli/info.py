@@ -25,7 +25,17 @@ if TYPE_CHECKING:
 _OBJECTS = ObjectSettings()
 # Entries of the metadata that `_notes` leaves out: they have lines of their own, or are not shown.
 _OWN_LINES = frozenset(
-    {"name", "num_classes", "labels", "dataset_version", "node_types", "relations", "links", "receipt"}
+    {
+        "name",
+        "num_classes",
+        "labels",
+        "dataset_version",
+        "node_types",
+        "relations",
+        "links",
+        "receipt",
+        "encoders",  # the receipt has a line on the columns, and --json has all
+    }
 )
 _MOST_NAMES = 8  # names of classes or label columns on the screen; --json has all
 
@@ -90,6 +100,7 @@ def summary(dataset: "Dataset") -> dict[str, object]:
                 "feature_dtype": table.feature_dtype if table.has_features else None,
                 "feature_bytes": table.feature_bytes,
                 "has_labels": table.has_labels and not dataset.is_for_links_alone,
+                **({} if table.key_kind is None else {"key_kind": table.key_kind}),
             }
             for table in dataset.node_tables.values()
         ],
@@ -178,7 +189,7 @@ def _tables(dataset: "Dataset") -> dict[str, str]:
     (edges,), (nodes,) = dataset.edge_tables.values(), dataset.node_tables.values()
     of_edges = edges.feature_rows
     return {
-        "nodes": f"{nodes.num_nodes:,}",
+        "nodes": f"{nodes.num_nodes:,}{_keys(nodes)}",
         "edges": _edges(edges, "a node"),
         **({} if nodes.feature_rows is None else {"features": _features(nodes.feature_rows)}),
         **({} if of_edges is None else {"edge features": _features(of_edges)}),
@@ -203,7 +214,12 @@ def _nodes(table: "NodeTable", dataset: "Dataset") -> str:
     """Return a node type's number of nodes, its features, and whether it has labels."""
     labels = ", labels" if table.has_labels and not dataset.is_for_links_alone else ""
     rows = table.feature_rows
-    return f"{table.num_nodes:,}, {'no features' if rows is None else _features(rows)}{labels}"
+    return f"{table.num_nodes:,}, {'no features' if rows is None else _features(rows)}{labels}{_keys(table)}"
+
+
+def _keys(table: "NodeTable") -> str:
+    """Return the kind of a node type's keys, or no text without keys."""
+    return "" if table.key_kind is None else f", keys {table.key_kind}"
 
 
 def _features(rows: "FeatureRows") -> str:

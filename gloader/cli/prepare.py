@@ -20,6 +20,7 @@ from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, facts
 from gloader.convert.options import (
     NOT_USED,
     TRAIN,
+    Fill,
     LabelsAs,
     OrderName,
     PrepareOptions,
@@ -94,6 +95,9 @@ class PrepareFlags:
     """Stored dtype of edge features; the same rules hold."""
     allow_nan: Annotated[bool, Parameter(negative=())] = False
     """Accept NaN and infinity in features, and count them."""
+    missing: Fill | None = None
+    """Value for missing features (NaN, infinity, empty fields): 0 (zero), the mean of the training rows (mean), or the
+    mean beside a column that is 1 (flag)."""
     order: OrderName = "none"
     """Order of the rows on disk: as given (none), by falling out-degree, or community by community."""
     symmetrize: Annotated[bool | list[str], REPEATED] = False
@@ -136,6 +140,7 @@ class PrepareFlags:
             dtype=self.dtype,
             edge_dtype=self.edge_dtype,
             allow_nan=self.allow_nan,
+            missing=self.missing,
             order=self.order,
             edge_split=None if self.edge_split is None else edge_shares(self.edge_split),
             edge_split_by=self.edge_split_by,

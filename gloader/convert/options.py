@@ -135,6 +135,9 @@ NOT_USED: Final = "not used"
 OrderName: TypeAlias = Literal["none", "degree", "community"]  # see `PrepareOptions.order`
 SplitBy: TypeAlias = Literal["random", "time"]  # see `PrepareOptions.edge_split_by`
 LabelsAs: TypeAlias = Literal["classes", "values"]  # see `SourceOptions.labels_as`
+# What stands for a missing feature: 0, the mean of the training rows, or this mean beside a column that is 1.
+Fill: TypeAlias = Literal["zero", "mean", "flag"]
+FILLS: Final = ("zero", "mean", "flag")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +198,7 @@ class PrepareOptions:
     dtype: str | None = None
     edge_dtype: str | None = None  # the stored edge feature dtype, with the same values
     allow_nan: bool = False  # features may be NaN or infinite
+    missing: Fill | None = None  # what stands for NaN and infinity in features; None refuses them
     order: OrderName = "none"  # node order: as in the source, by falling out-degree, or by community
     # The shares of edges in the link tables train, valid and test; edges of the last two are left out of the graph.
     # None means no edge split.
@@ -220,6 +224,17 @@ class PrepareOptions:
     def stored_edge_dtype(self) -> str:
         """The stored edge feature dtype."""
         return self.edge_dtype or "float32"
+
+    @property
+    def missing_rule(self) -> Literal["error", "zero", "mean", "flag", "keep"]:
+        """What becomes of missing features, as an encoder's rule. Raises ConfigError for options that contradict."""
+        if self.missing is not None and self.missing not in FILLS:
+            raise ConfigError(f"missing {shown(self.missing)}; allowed: {', '.join(FILLS)}")
+        if self.missing is not None and self.allow_nan:
+            raise ConfigError(
+                f"--missing {self.missing} replaces missing features, and --allow-nan keeps them; give one of the two"
+            )
+        return self.missing or ("keep" if self.allow_nan else "error")
 
     @property
     def num_parts(self) -> int:

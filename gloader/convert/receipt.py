@@ -14,6 +14,7 @@ import numpy as np
 
 from gloader.convert.options import NOT_USED
 from gloader.convert.readers.checked_rows import CheckedRows
+from gloader.convert.readers.filled_rows import FilledRows
 from gloader.convert.source import RandomSplits, edges_over
 from gloader.dataset.schema import relation_text
 from gloader.dataset.values import has_label, label_kind_of
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from gloader.convert.source import (
         EdgeChunk,
         EdgeStream,
+        FeatureStream,
         GraphSource,
         NodeSource,
         RelationSource,
@@ -82,12 +84,13 @@ class Receipt:
 
     Parameters
     ----------
-    column_notes, unused, labels, label_names, splits, num_classes : the source's values
+    column_notes, unused, key_note, labels, label_names, splits, num_classes : the source's values
     rules : changes to the edges of all relations
     """
 
     column_notes: tuple[str, ...]  # texts on the roles of columns and arrays
     unused: tuple[str, ...]  # names of columns and arrays that the dataset does not use
+    key_note: str  # text on the keys of nodes; empty without keys
     labels: NDArray[Any]  # (N,) classes, -1 where unknown, or (N, k) values, NaN where unknown
     label_names: tuple[str, ...]  # names of the classes, or of the k columns; empty without names
     splits: Splits
@@ -98,6 +101,8 @@ class Receipt:
     rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)
     edge_rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)
     tallies: dict[Relation, _Tally] = field(default_factory=dict)
+    # Filled rows by type or relation, if missing values are replaced.
+    filled: dict[str, FilledRows] = field(default_factory=dict)
     # (N,) by type: True for nodes with edges. Empty if the memory budget has no room for the marks.
     marks: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
 
@@ -107,6 +112,7 @@ class Receipt:
         receipt = cls(
             column_notes=source.column_notes,
             unused=source.unused,
+            key_note=source.key_note,
             labels=source.labels,
             label_names=source.label_names,
             splits=source.splits,
@@ -115,14 +121,32 @@ class Receipt:
             num_nodes=source.num_nodes,
         )
 
+        _ = options.missing_rule  # refuses options that contradict each other
+        is_train = _train_mask(source) if options.missing in {"mean", "flag"} else None
+
+        def filled(
+            name: str, features: FeatureStream, where: str, mask: NDArray[np.bool_] | None
+        ) -> FeatureStream:
+            """Return features whose missing values are replaced, if the options ask for it."""
+            if options.missing is None:
+                return features
+            # A mask of another length comes with rows of a wrong number, which the checks of the source refuse.
+            fits = mask is not None and len(mask) == features.num_rows
+            rows = FilledRows(features, missing=options.missing, is_train=mask if fits else None, where=where)
+            receipt.filled[name] = rows
+            return rows.stream()
+
         def checked(each: NodeSource) -> NodeSource:
             """Return a node type with checked features."""
             if each.given is None:
                 return each
             named = f" of {each.name!r} nodes" if source.has_names else ""
             where = each.given.where or f"{source.origin}, features{named}"
+            mask = is_train if each.name == source.labelled else None
+            if mask is not None and each.row_ids is not None:
+                mask = mask[each.row_ids]
             rows = CheckedRows(
-                each.given,
+                filled(each.name, each.given, where, mask),
                 where=where,
                 stored_as=options.dtype,
                 flag="--dtype",
@@ -135,9 +159,10 @@ class Receipt:
             """Return a relation with checked edge features."""
             if each.edge_features is None:
                 return each
+            where = f"{source.where(each)}, edge features"
             rows = CheckedRows(
-                each.edge_features,
-                where=f"{source.where(each)}, edge features",
+                filled(relation_text(each.relation), each.edge_features, where, None),
+                where=where,
                 stored_as=options.edge_dtype,
                 flag="--edge-dtype",
                 allow_nan=options.allow_nan,
@@ -149,6 +174,8 @@ class Receipt:
             source,
             nodes=tuple(map(checked, source.nodes)),
             relations=tuple(map(checked_edges, source.relations)),
+            # A mask of the training rows, and its copy in the order of the rows.
+            resident_bytes=source.resident_bytes + (0 if is_train is None else 2 * is_train.nbytes),
         )
 
     def counted(self, relation: Relation, edges: EdgeStream, *, budget_bytes: int) -> EdgeStream:
@@ -181,11 +208,17 @@ class Receipt:
         edges : each relation's numbers of read and written edges
         """
         texts = {
+            "keys": self.key_note,
             "columns": "; ".join(self.column_notes),
             NOT_USED: ", ".join(self.unused),
             "edges read": _listed(self._edges_text(relation, report) for relation, report in edges.items()),
             "isolated nodes": self._isolated(),
             "feature values": _ranges(self.rows, is_named=len(self.num_nodes) > 1),
+            "missing values": _listed(
+                (f"{name} " if len(self.filled) > 1 else "") + rows.text()
+                for name, rows in self.filled.items()
+                if rows.text()
+            ),
             "edge feature values": _ranges(self.edge_rows, is_named=len(self.tallies) > 1),
             **_label_texts(self.labels, self.num_classes, self.label_names),
             "split": split_text(self.splits),
@@ -226,6 +259,16 @@ class Receipt:
         return _listed(
             f"{count:,} of {self.num_nodes[name]:,} {name}" for name, count in isolated.items() if count
         )
+
+
+def _train_mask(source: GraphSource) -> NDArray[np.bool_] | None:
+    """Return a mask (N,) of the labelled type's training nodes, or None for all nodes if there are none."""
+    if not len(source.splits.train):
+        return None
+    num_nodes, ids = source.num_nodes_of(source.labelled), source.splits.train
+    is_train = np.zeros(num_nodes, np.bool_)
+    is_train[ids[(ids >= 0) & (ids < num_nodes)]] = True  # wrong ids are refused later, with their place
+    return is_train
 
 
 def split_text(splits: Splits) -> str:

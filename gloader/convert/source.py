@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.core.keys import KeyChunk, KeyKind
+    from gloader.dataset.encoders import Encoders
     from gloader.dataset.schema import DatasetKind
     from gloader.types import IdArray, Relation
 
@@ -284,6 +286,18 @@ class MeanOf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeKeys:
+    """The keys of a type's nodes: values of the source that identify them.
+
+    ``chunks(max_keys)`` starts again at node 0, and yields at most ``max_keys`` keys at a time.
+    """
+
+    kind: KeyKind
+    num_bytes: int  # bytes of all keys
+    chunks: Callable[[int], Iterator[KeyChunk]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSource:
     """A node type with its features."""
 
@@ -291,6 +305,8 @@ class NodeSource:
     num_nodes: int  # N
     features: FeatureStream | MeanOf | None = None  # None without features
     row_ids: IdArray | None = None  # (N,) each feature row's node; None means that row i belongs to node i
+    keys: NodeKeys | None = None  # None means that the source identifies nodes by their ids
+    encoders: Encoders | None = None  # the rules by which columns of a table became the features
 
     @property
     def given(self) -> FeatureStream | None:
@@ -306,6 +322,7 @@ class RelationSource:
     edges: EdgeStream
     edge_features: FeatureStream | None = None  # (E, F_e) in the order of ``edges``
     edge_file: Path | None = None  # the edges' file, for messages
+    encoders: Encoders | None = None  # the rules by which columns of a table became the edge features
     # True if the stream has every edge in both directions, so no reverse relation is needed.
     is_symmetric: bool = False
 
@@ -329,6 +346,7 @@ class GraphSource:
     links: tuple[LinkSource, ...] = ()  # tables of edges to predict
     column_notes: tuple[str, ...] = ()  # lines for the receipt on the columns' roles
     unused: tuple[str, ...] = ()  # parts of the source that the dataset will not have
+    key_note: str = ""  # line for the receipt on keys; empty without keys
 
     @property
     def has_names(self) -> bool:

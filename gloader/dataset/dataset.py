@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.config import IoMode, Verify
+    from gloader.dataset.keys import Missing
     from gloader.dataset.link_table import LinkTable
     from gloader.dataset.schema import DatasetKind
     from gloader.dataset.tables import EdgeTable, FeatureRows, NodeTable
@@ -475,6 +476,35 @@ class Dataset:
     def original_ids(self) -> IdArray | None:
         """(N,) int64 ids that the labelled type's nodes had before the preparation; None if nodes kept their ids."""
         return self.labelled.original_ids
+
+    def keys_of(self, ids: Any, node_type: str | None = None) -> NDArray[Any]:
+        """Return the keys (n,) of the nodes ``ids`` (n,): int64, uint64, or an object array of str.
+
+        A key is the name of a node in the source. By default, ``node_type`` is the labelled type. Raises as
+        `NodeKeys.keys_of`; KeyError for an unknown type.
+        """
+        return self._keyed(node_type).keys_of(ids)
+
+    def ids_of(self, keys: Any, node_type: str | None = None, *, missing: Missing = "error") -> IdArray:
+        """Return the nodes (n,) int64 with the keys ``keys`` (n,).
+
+        Parameters
+        ----------
+        keys : array, list or other sequence of int or str
+        node_type : the nodes' type; by default, the labelled type
+        missing : what happens to a key that no node has: "error" raises an error, "-1" gives -1
+
+        Raises
+        ------
+        UnknownKeyError, ConfigError, ShapeError, ChecksumError, StoreOpenError, StoreReadError, FormatError
+            As `NodeKeys.ids_of`.
+        KeyError
+            There is no such type.
+        """
+        return self._keyed(node_type).ids_of(keys, missing=missing)
+
+    def _keyed(self, node_type: str | None) -> NodeTable:
+        return self.labelled if node_type is None else self.node_tables[node_type]
 
     def in_original_order(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return ``values`` (N, ...), one per node of the labelled type; see `NodeTable.in_original_order`."""

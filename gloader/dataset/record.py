@@ -15,11 +15,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from gloader.core.dtypes import SCALE_SUFFIX, STORED_DTYPES
+from gloader.dataset.key_record import KEY_ARRAYS, wrong_keys
 from gloader.dataset.link_record import NEGATIVES, LinkLimits, link_arrays, read_links
 from gloader.dataset.schema import HETERO_KIND, KIND, DatasetSchema, read_schema, relation_text
 from gloader.dataset.values import DTYPES, LABEL_KINDS, LABEL_VALUE_DTYPE, MAX_CLASSES, LabelKind, ValueLimits
 from gloader.errors import FormatError
-from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE, LABEL_VALUES_FEATURE, is_of_links
+from gloader.ssd_store.format.manifest import (
+    EDGE_COLUMNS_FEATURE,
+    KEYS_FEATURE,
+    LABEL_VALUES_FEATURE,
+    is_of_links,
+)
 from gloader.types import EDGE
 
 if TYPE_CHECKING:
@@ -33,9 +39,9 @@ if TYPE_CHECKING:
 LABELS: Final = ("labels", "train", "valid", "test")  # the labelled type's arrays
 EDGES: Final = ("indptr", "indices")  # each relation's arrays
 REQUIRED_ARRAYS: Final = (*EDGES, "features", *LABELS)  # in a homogeneous dataset
-# The plain names of the arrays that a node type (_OF_NODES) or a relation (_OF_EDGES) may have. EDGE_COLUMNS came with
-# a later version of gloader, so they need a format feature in the record.
-_OF_NODES: Final = ("features", "features.scale", *LABELS, "original_ids")
+# The plain names of the arrays that a node type (_OF_NODES) or a relation (_OF_EDGES) may have. EDGE_COLUMNS and
+# KEY_ARRAYS came with later versions of gloader, so they need a format feature in the record.
+_OF_NODES: Final = ("features", "features.scale", *LABELS, "original_ids", *KEY_ARRAYS)
 EDGE_COLUMNS: Final = ("edge_features", "edge_features.scale", "edge_time")
 _OF_EDGES: Final = (*EDGES, "edge_weight", *EDGE_COLUMNS)
 MATRICES: Final = ("features", "edge_features")  # feature matrices, whose rows may be divided over machines
@@ -71,6 +77,7 @@ def check_record(root: Path, manifest: Manifest) -> DatasetSchema:
         num_nodes, num_edges = arrays["features"].shape[0], arrays["indices"].shape[0]
         sizes = f"{num_nodes} rows of features and {num_edges} edges"
         _check_arrays(root, arrays, _lengths(num_nodes, num_nodes, num_edges), sizes)
+        _check_keys(root, arrays, num_nodes)
     classes = manifest.metadata.get("num_classes")
     if type(classes) is not int or not 1 <= classes <= MAX_CLASSES:
         raise FormatError(
@@ -167,6 +174,7 @@ def _check_typed(root: Path, manifest: Manifest, schema: DatasetSchema) -> None:
     for node_type, count in schema.num_nodes.items():
         arrays = table(schema.node_folder(node_type), _OF_NODES)
         _check_arrays(root, arrays, _lengths(count, count, 0), f"{count} nodes of type {node_type!r}")
+        _check_keys(root, arrays, count)
         present = [name for name in LABELS if name in arrays]
         if present and len(present) < len(LABELS):
             missing = [name for name in LABELS if name not in arrays]
@@ -210,7 +218,7 @@ def _check_arrays(
 ) -> None:
     """Raise FormatError for a wrong dtype, dimension or length, or missing scales. ``sizes`` is for the message."""
     for name, dtypes in DTYPES.items():
-        if name not in arrays:
+        if name not in arrays or name in KEY_ARRAYS:  # `wrong_keys` has the rules for keys
             continue
         entry = arrays[name]
         if entry.dtype not in dtypes:
@@ -236,18 +244,25 @@ def _check_arrays(
             )
 
 
+def _check_keys(root: Path, arrays: Mapping[str, ArrayRecord], num_nodes: int) -> None:
+    """Raise FormatError if the arrays with a type's keys are incomplete or contradict each other."""
+    if (message := wrong_keys(arrays, num_nodes)) is not None:
+        raise FormatError(f"{root}: {message}")
+
+
 def _check_columns_known(root: Path, manifest: Manifest) -> None:
-    """Raise FormatError if a relation has edge features or times, and the record does not name the format feature.
+    """Raise FormatError if the record has edge features, edge times or keys, and does not name their format feature.
 
     The feature of link tables is checked earlier, when the manifest is read.
     """
-    columns = [
-        name for name in manifest.arrays if name.rpartition("/")[2] in EDGE_COLUMNS and not is_of_links(name)
-    ]
-    if columns and EDGE_COLUMNS_FEATURE not in manifest.required_features:
-        raise FormatError(
-            f"{root}: with the array {columns[0]!r}, the record must name the required feature {EDGE_COLUMNS_FEATURE!r}"
-        )
+    for names, feature in ((EDGE_COLUMNS, EDGE_COLUMNS_FEATURE), (KEY_ARRAYS, KEYS_FEATURE)):
+        found = [
+            name for name in manifest.arrays if name.rpartition("/")[2] in names and not is_of_links(name)
+        ]
+        if found and feature not in manifest.required_features:
+            raise FormatError(
+                f"{root}: with the array {found[0]!r}, the record must name the required feature {feature!r}"
+            )
 
 
 def _check_labels(root: Path, manifest: Manifest, schema: DatasetSchema) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import numpy as np
 
 from gloader.core.near_names import missing_key, near_attributes
+from gloader.dataset.keys import NodeKeys
 from gloader.dataset.link_record import link_arrays
 from gloader.dataset.link_table import LinkArrays, LinkTable
 from gloader.dataset.record import (
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
     from gloader.config import IoMode, Verify
     from gloader.core.ids import HeldRows
+    from gloader.core.keys import KeyKind
+    from gloader.dataset.keys import Missing
     from gloader.dataset.schema import DatasetSchema
     from gloader.dataset.values import LabelKind, ValueLimits
     from gloader.ssd_store.format.format import ArrayRecord, Manifest
@@ -418,6 +421,28 @@ class NodeTable:
         ordered = np.empty_like(values)
         ordered[self.original_ids] = values
         return ordered
+
+    @property
+    def has_keys(self) -> bool:
+        """True if the nodes have keys, the names of nodes in the source."""
+        return "keys" in self._arrays.records
+
+    @property
+    def key_kind(self) -> KeyKind | None:
+        """The kind of the keys: int64, uint64, text or uuid. None without keys."""
+        return self._keys.kind if self.has_keys else None
+
+    def keys_of(self, ids: Any) -> NDArray[Any]:
+        """Return the keys (n,) of the nodes ``ids`` (n,); see `NodeKeys.keys_of`."""
+        return self._keys.keys_of(ids)
+
+    def ids_of(self, keys: Any, *, missing: Missing = "error") -> IdArray:
+        """Return the nodes (n,) int64 with the keys ``keys`` (n,); see `NodeKeys.ids_of`."""
+        return self._keys.ids_of(keys, missing=missing)
+
+    @cached_property
+    def _keys(self) -> NodeKeys:
+        return NodeKeys(self._arrays, self.name, self.num_nodes)
 
     def _features(self) -> FeatureRows:
         """Return the feature rows. Raises ConfigError if there are none."""

@@ -16,6 +16,8 @@ import numpy as np
 from gloader.core.dtypes import FEATURE_DTYPES
 from gloader.core.kernels import njit
 from gloader.core.value_kernels import first_bad_weight, first_descent, first_outside
+from gloader.dataset.key_record import KEY_DTYPES
+from gloader.dataset.key_record import NODES as KEY_NODES
 from gloader.errors import FormatError, GraphError
 
 if TYPE_CHECKING:
@@ -47,9 +49,11 @@ DTYPES: Final[dict[str, tuple[str, ...]]] = {
     "valid": ("int64",),
     "test": ("int64",),
     "original_ids": ("int64",),
+    **KEY_DTYPES,
 }
 _TOPOLOGY: Final = ("indptr", "indices", "edge_weight", "edge_time")  # arrays whose errors are GraphErrors
-_NODES: Final = ("train", "valid", "test", "original_ids")  # arrays of node ids
+_NODES: Final = ("train", "valid", "test", "original_ids", KEY_NODES)  # arrays of node ids
+_PERMUTATIONS: Final = ("original_ids", KEY_NODES)  # arrays in which each node id occurs once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +126,7 @@ class ValueCheck:
         self._limits = limits
         self._count = 0  # elements checked so far
         self._last = 0  # last element of the previous part, for indptr
-        self._seen: NDArray[np.uint64] | None = None  # one bit per node, for original_ids
+        self._seen: NDArray[np.uint64] | None = None  # one bit per node, for permutations
 
     def wrong(self, values: NDArray[Any]) -> str | None:
         """Check the next ``values`` (n,); return a message about the first invalid value, or None."""
@@ -133,7 +137,7 @@ class ValueCheck:
             return self._limits.describe(self._name, first + wrong_index, values[wrong_index])
         if len(values) == 0:
             return None
-        return self._wrong_order(values, first) if self._name in ("indptr", "original_ids") else None
+        return self._wrong_order(values, first) if self._name in ("indptr", *_PERMUTATIONS) else None
 
     def wrong_end(self) -> str | None:
         """Return a message about an invalid last value, or None. Call it after the last part."""
@@ -151,7 +155,7 @@ class ValueCheck:
         """
         view = values.view()
         view.flags.writeable = False
-        if self._name == "original_ids":
+        if self._name in _PERMUTATIONS:
             # N ids in 0..N-1 without a repeat are a permutation. The bits are allocated only after the first ids were
             # read. Otherwise, a damaged record without such a file could state so many nodes that memory does not
             # suffice.
@@ -161,7 +165,7 @@ class ValueCheck:
             return (
                 None
                 if repeat < 0
-                else f"original_ids[{first + repeat}] = {values[repeat]} occurs twice; each id occurs once"
+                else f"{self._name}[{first + repeat}] = {values[repeat]} occurs twice; each id occurs once"
             )
         if first == 0 and values[0] != 0:
             return f"indptr[0] is {values[0]}; it must be 0"

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from gloader.dataset.key_record import KEY_ARRAYS
+from gloader.dataset.key_writer import KeysWriter
 from gloader.dataset.link_record import (
     LINK_DTYPES,
     LINK_LABELS,
@@ -30,7 +32,7 @@ from gloader.dataset.schema import LinkRecord, relation_text
 from gloader.dataset.values import LABEL_VALUE_DTYPE
 from gloader.errors import GraphError, ShapeError
 from gloader.ssd_store.format.format import DATASET_MANIFEST
-from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE, LABEL_VALUES_FEATURE
+from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE, KEYS_FEATURE, LABEL_VALUES_FEATURE
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
 from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.types import EDGE, NODE
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.core.ids import RangePart
+    from gloader.core.keys import KeyKind
     from gloader.dataset.schema import DatasetSchema
     from gloader.ssd_store.write.array_writer import ArrayWriter
     from gloader.ssd_store.write.feature_column import FeatureColumnWriter
@@ -86,6 +89,8 @@ class TableArraysWriter:
         # This comes before the array starts, because the record lists format features in the order of these calls.
         if name in EDGE_COLUMNS:
             self.directory.require(EDGE_COLUMNS_FEATURE)
+        if name in KEY_ARRAYS:
+            self.directory.require(KEYS_FEATURE)
 
     def whole(self, name: str, array: IdArray, shape: tuple[int, ...]) -> None:
         """Write a complete id array. Raises as `NewDirectory.array`; ShapeError if ``array`` has another shape."""
@@ -161,7 +166,7 @@ class EdgeTableWriter:
 
 
 class NodeTableWriter:
-    """Writes one type's features, labels, splits and original ids. Made by a dataset's writer.
+    """Writes one type's features, labels, splits, original ids and keys. Made by a dataset's writer.
 
     Parameters
     ----------
@@ -209,6 +214,10 @@ class NodeTableWriter:
     def original_ids(self, ids: IdArray) -> None:
         """Write the nodes' (N,) source ids. Omit this call if nodes kept their ids."""
         self._arrays.whole("original_ids", ids, (self._num_nodes,))
+
+    def keys(self, kind: KeyKind) -> KeysWriter:
+        """Return the writers for the nodes' keys. Omit this call if nodes have only ids."""
+        return KeysWriter(self._arrays, self._num_nodes, kind)
 
     def splits(self, *, train: IdArray, valid: IdArray, test: IdArray) -> None:
         """Write the three splits.

@@ -23,7 +23,7 @@ from gloader.convert.readers.node_arrays import (
 )
 from gloader.convert.readers.node_tables import label_columns, node_features, node_labels
 from gloader.convert.readers.npy_file import NpyFile, npz_members
-from gloader.convert.readers.open_table import is_table, open_table, part_files, unknown_format
+from gloader.convert.readers.open_table import is_matrix, is_table, open_table, part_files, unknown_format
 from gloader.convert.readers.table_streams import ColumnNotes, TableEdges, column_text, table_features
 from gloader.convert.source import EdgeStream, FeatureStream, Source, Splits
 from gloader.convert.sources.npy import open_feature_file
@@ -65,6 +65,11 @@ def open_node_features(
         if path.suffix not in {".npy", ".npz"}:
             raise SourceError(f"{path} is no .npy or .npz array: {unknown_format(path)}")
         return open_feature_file(path, budget_bytes=budget_bytes), None
+    if is_matrix(path):
+        raise SourceError(
+            f"{path} is a sparse matrix of Matrix Market, which is read as edges; save sparse features with "
+            "scipy.sparse.save_npz('features.npz', scipy.io.mmread(file).tocsr())"
+        )
     has_labels = labels is not None and labels.expanduser().resolve() == path.resolve()
     return node_features(open_table(path), budget_bytes=budget_bytes, notes=notes, has_labels=has_labels)
 
@@ -109,6 +114,8 @@ def read_label_file(
         return read_labels(
             NpyFile.open(path), num_nodes=num_nodes, budget_bytes=budget_bytes, labels_as=labels_as
         )
+    if is_matrix(path):
+        raise SourceError(f"{path} is a sparse matrix of Matrix Market; save the labels as a .npy array (N,)")
     values = node_labels(
         open_table(path), num_nodes=num_nodes, budget_bytes=budget_bytes, notes=notes, labels_as=labels_as
     )
@@ -188,7 +195,7 @@ def edge_table_columns(
     notes: ColumnNotes,
     features_file: Path | None = None,
     keys: tuple[str, str] = ("--edge-time", "--edge-features"),
-) -> tuple[EdgeStream, FeatureStream | None]:
+) -> tuple[TableEdges, FeatureStream | None]:
     """Return a table's edges with times, and the edge features.
 
     Parameters
@@ -221,18 +228,18 @@ def edge_table_columns(
     feature_columns = names if set(names) <= set(table.names) else ()
     _note_columns(edges, feature_columns, notes)
     if not names:
-        return edges.stream(), None
+        return edges, None
     if not feature_columns:
         path = features_file or Path(str(features)).expanduser()
         if not path.is_file():
             raise ConfigError(
                 _missing(keys[1], str(features), edges, what="column, and there is no such file")
             )
-        return edges.stream(), open_edge_features(path, budget_bytes=budget_bytes, notes=notes)
+        return edges, open_edge_features(path, budget_bytes=budget_bytes, notes=notes)
     if edges.num_edges is None:
         # The conversion needs the number of feature rows before it sorts the edges, because the rows take disk space.
         edges = replace(edges, num_edges=table.count_rows())
-    return edges.stream(), table_features(table, edges.num_edges or 0, names)
+    return edges, table_features(table, edges.num_edges or 0, names)
 
 
 def _note_columns(edges: TableEdges, features: tuple[str, ...], notes: ColumnNotes) -> None:
@@ -245,6 +252,7 @@ def _note_columns(edges: TableEdges, features: tuple[str, ...], notes: ColumnNot
     others += [f"{column_text(table, name)} is a feature" for name in features]
     if table.has_names:
         ends = f"{edges.src} and {edges.dst} of {table.path.name}"
+        ends += f" ({table.remark})" if table.remark else ""
     else:
         numbers = [table.names.index(name) + 1 for name in (edges.src, edges.dst)]
         ends = f"columns {numbers[0]} and {numbers[1]} of {table.path.name} (no header)"
@@ -294,13 +302,19 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
         )
     budget = options.budget_bytes
     notes = ColumnNotes()
-    edges, edge_features = edge_table_columns(
-        TableEdges.open(open_table(path), src=options.src, dst=options.dst),
+    table = open_table(path)
+    if is_matrix(path):
+        from gloader.convert.readers.matrix_market import require_square  # imported late: pyarrow takes 30 MB
+
+        require_square(table)
+    table_edges, edge_features = edge_table_columns(
+        TableEdges.open(table, src=options.src, dst=options.dst),
         time=options.edge_time,
         features=options.edge_features,
         budget_bytes=budget,
         notes=notes,
     )
+    edges = table_edges.stream()
     features, row_ids = open_node_features(
         _require_path(options.features), budget_bytes=budget, notes=notes, labels=options.labels
     )

@@ -12,8 +12,9 @@ import pytest
 from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, TrainSettings
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError, ScoreError
+from gloader.training.class_weights import balanced_seeds, class_weights_of
 from gloader.training.dataset_checks import require_dataset
-from gloader.training.node_task import NodeTask, balanced_seeds, class_weights_of
+from gloader.training.node_task import NodeTask
 from gloader.training.objectives import BinaryClasses, LabelBits, NodeClasses, NodeValues
 from gloader.training.train import resolved_settings, run_config
 
@@ -223,6 +224,7 @@ def test_weights_are_read_as_typed(text, num_classes, expected) -> None:
         ("1,5", "--class-weights 1,5 are 2 numbers, and the labels have 3 classes"),
         ("5", "are 1 numbers, and the labels have 3 classes"),
         ("heavy", "is neither none, balanced, nor positive numbers such as 1,5"),
+        ((1, 5, 1), "class_weights is (1, 5, 1); allowed: a text, such as 'balanced' or '1,5'"),
         ("1,0,1", "is neither none"),
         ("1,inf,1", "is neither none"),
         ("1,nan,1", "is neither none"),
