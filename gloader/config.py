@@ -67,7 +67,8 @@ Verify = Literal["read", "open", "off"]
 DeviceHotness = Literal["presampled", "vip", "degree"]
 SamplingDevice = Literal["auto", "cpu", "cuda"]
 Exclude = Literal["none", "self", "reverse"]
-TaskName = Literal["node", "link"]
+TaskName = Literal["node", "classes", "binary", "multilabel", "regression", "link"]
+Balance = Literal["none", "classes"]
 Decoder = Literal["dot", "mlp"]
 EdgeFeatures = Literal["auto", "none"]
 TimeStrategy = Literal["none", "uniform", "last"]
@@ -97,6 +98,8 @@ class ModelConfig:
     """Share of activations dropped during training."""
     batch_norm: bool = False
     """Normalise the hidden activations."""
+    residual: bool = False
+    """Add each layer's result to its input, with layer norm and a feed-forward part; for models of one node type."""
     heads: Count = 4
     """Attention heads of gat and rgat."""
 
@@ -120,6 +123,12 @@ class OptimConfig:
     """Epochs without a better validation result before training stops; 0 never stops early."""
     eval_every: Count = 1
     """Epochs between evaluations."""
+    class_weights: str = "none"
+    """Weights of node classes in the loss: one number for each class, as in 1,5, or n / (classes * nodes of the class)
+    over the training nodes (balanced). One number is that of class 1 of a binary task."""
+    balance: Balance = "none"
+    """Training nodes of an epoch: each once (none), or equally many draws from every class, so that nodes of rare
+    classes repeat (classes)."""
     checkpoint_every: int = 0
     """Steps between checkpoints within an epoch; 0 saves after each epoch only."""
 
@@ -303,7 +312,7 @@ class StageSettings:
 @Parameter(name="*", group=Group("Links", sort_key=10))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkConfig:
-    """The link task (--task link); other tasks ignore these settings."""
+    """The link task (--task link); other tasks ignore these settings, except for the metric."""
 
     edges: str = "train"
     """Link table to train on; --batch-size counts its edges."""
@@ -321,8 +330,9 @@ class LinkConfig:
     decoder_layers: Count = 3
     """Layers of an mlp decoder."""
     metric: str = "auto"
-    """hits@K, mrr or auc. auto takes mrr if each edge has its own negatives, hits@50 for one table of negatives, and
-    auc if no negatives are given."""
+    """Metric of validation and test. Nodes: acc, auroc, ap, f1, f1-macro, mae, rmse or r2; auto takes acc for classes,
+    auroc for binary and multilabel, rmse for regression. Links: hits@K, mrr or auc; auto takes mrr if each edge has its
+    own negatives, hits@50 for one table of negatives, and auc if no negatives are given."""
     eval_edges: Names | None = None
     """Link tables for validation and test. Default: valid,test, if the dataset has them."""
 
@@ -565,6 +575,7 @@ class TrainSettings:
     step: StepConfig = StepConfig()
     loader: LoaderSettings = LoaderSettings()
     task: TaskName = "node"
+    # Its metric is that of every task: the flag was first for links, and recorded settings have it there.
     links: LinkConfig = LinkConfig()
     # Number of networks to train, which differ only in their seed: run k uses the loader's seed + k.
     runs: int = 1

@@ -70,6 +70,14 @@ class FeatureValueError(GloaderError, ValueError):
     """A feature value is not finite, or too large for its stored dtype; carries the row."""
 
 
+class UnknownKeyError(GloaderError, LookupError):
+    """No node of a dataset has a requested key; the message has the first such key and their number."""
+
+
+class ScoreError(GloaderError, ValueError):
+    """A metric is not defined for the labels of a split, such as the AUROC of labels that are all 1."""
+
+
 class SourceError(GloaderError):
     """A source of `gloader prepare` is missing, incomplete or malformed."""
 

@@ -57,6 +57,15 @@ def labels() -> np.ndarray:
     return np.r_[np.arange(_NODES - 1) % _CLASSES, -1].astype(np.int64)
 
 
+def label_columns() -> np.ndarray:
+    """Return (n, 2) float32 labels of 0 and 1, NaN where unknown; the last node has none."""
+    columns = (np.arange(2 * _NODES).reshape(_NODES, 2) % 5 < 2).astype(np.float32)
+    columns[::4, 1] = np.nan
+    columns[-1] = np.nan
+    return columns
+
+
+LABEL_NAMES = ("red", "round")
 SPLITS = {
     "train": np.array([0, 2, 4, 6, 8, 10], np.int64),
     "valid": np.array([1, 3, 5], np.int64),
@@ -197,6 +206,21 @@ def write_part(path: Path) -> None:
     )
 
 
+def write_columns(path: Path) -> None:
+    """Write a graph of one type whose labels are columns of values, with names."""
+    indptr, indices = edge_lists(_NODES, _NODES)
+    with Dataset.create(path, name=path.name, num_nodes=_NODES, num_classes=2) as writer:
+        with writer.indptr() as out:
+            out.append(indptr)
+        with writer.indices(len(indices), "int32") as out:
+            out.append(indices.astype(np.int32))
+        with writer.features(4, "float32") as out:
+            out.append(matrix(_NODES, 4))
+        writer.labels(label_columns())
+        writer.splits(**SPLITS)
+        writer.annotate(labels={"kind": "multilabel", "names": list(LABEL_NAMES)})
+
+
 def _write_weighted(path: Path) -> None:
     homogeneous(path, ids="int32", dtype="float32", features=matrix(_NODES, _DIM), extra=True)
 
@@ -257,6 +281,12 @@ def in_typed() -> dict[str, Any]:
     }
 
 
+def in_columns() -> dict[str, Any]:
+    """Return the arrays that `write_columns` wrote."""
+    arrays = in_homogeneous(matrix(_NODES, 4), "int32")
+    return arrays | {"labels": label_columns(), "labels_as": "values", "label_names": LABEL_NAMES}
+
+
 # By the version and what is special; the part of a dataset has no arrays in whole.
 WRITERS: Mapping[str, Callable[[Path], None]] = {
     "weighted": _write_weighted,
@@ -264,12 +294,14 @@ WRITERS: Mapping[str, Callable[[Path], None]] = {
     "linked": write_linked,
     "typed": write_typed,
     "part": write_part,
+    "columns": write_columns,
 }
 CONTENTS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "weighted": in_weighted,
     "bytes": lambda: in_homogeneous(bytes_matrix(_NODES, _DIM), "int64"),
     "linked": in_linked,
     "typed": in_typed,
+    "columns": in_columns,
 }
 
 

@@ -1,10 +1,11 @@
-"""`gloader infer`: predictions of a trained model, written to a .npy file.
+"""`gloader infer`: predictions of a trained model, written to a .npy file, or to a table with the nodes' keys.
 
-The file has a class for every node, a layer's output for every node (embeddings), or a score for every given pair of
-nodes. `infer` opens the dataset and joins the machines of a torchrun launch, the first rank runs `_Inference`, and the
-other ranks send their feature rows.
+The file has a class, probabilities or values for every node, a layer's output for every node (embeddings), or a score
+for every given pair of nodes. `infer` opens the dataset and joins the machines of a torchrun launch, the first rank
+runs `_Inference`, and the other ranks send their feature rows.
 """
 
+import math
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -15,12 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from rich.progress import Progress
 
+from gloader.cli.prediction_table import import_writers, is_prediction_table, write_by_key
 from gloader.cli.ranks import RankLaunch, joined_ranks, screen_of
 from gloader.cli.run_view import memory_text
 from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, PacedLines, Screen
 from gloader.cli.train import open_or_prepare
 from gloader.config import ObjectSettings
-from gloader.core.flag_values import Size
+from gloader.core.flag_values import SWITCH, Size
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError
 from gloader.training.first_run import compile_first
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from gloader.observe.peak_memory import PeakMemory
     from gloader.ssd_store.os_io import OsIO
     from gloader.training.checkpoint.save import Checkpoint
-    from gloader.training.predict import Embeddings
     from gloader.training.run_inference import MachineRows
     from gloader.types import IdArray
 
@@ -51,12 +52,16 @@ def infer(  # noqa: PLR0913 - each a flag
     node_type: Annotated[str | None, Parameter(name="--type")] = None,
     layer: int | None = None,
     pairs: Path | None = None,
+    probabilities: Annotated[bool, SWITCH] = False,
     memory_budget: Size = None,
     device: str = "auto",
     objects: ObjectSettings = _OBJECTS,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
-    """Predict the class of every node with a trained model and all neighbours, or write a layer's embeddings.
+    """Predict the label of every node with a trained model and all neighbours, or write a layer's embeddings.
+
+    Classes are written as whole numbers. Binary and multilabel models write the probability of label 1, and models of
+    values write values.
 
     Several machines may each store a part of the features. Start the command with torchrun on all of them: the first
     rank predicts, and the others send their rows.
@@ -71,7 +76,9 @@ def infer(  # noqa: PLR0913 - each a flag
     checkpoint
         The run folder of `gloader train`, or a checkpoint file in it.
     out
-        The file to write, in the order of the source's nodes: one int64 per node, or with --layer a row of float32.
+        The file to write, in the order of the source's nodes: one int64 class per node, float32 probabilities or values
+        (one per node, or a row of several), or with --layer a row of float32. A .csv or .parquet file is a table whose
+        first column is the node's key, or its id in the source without keys. Any other file is a .npy array.
     node_type
         Type of the nodes. Default: the type with labels. Other types need --layer.
     layer
@@ -79,6 +86,8 @@ def infer(  # noqa: PLR0913 - each a flag
         of the last layer.
     pairs
         A .npy file with int64 pairs (n, 2), source and destination by their ids in the source. Write their scores.
+    probabilities
+        Write the probability of every class, a row of float32 per node, instead of the most likely class.
     memory_budget
         Memory for the command, such as 8GB or 512MiB. Default: half of the free memory.
     device
@@ -90,6 +99,10 @@ def infer(  # noqa: PLR0913 - each a flag
     from gloader.ssd_store.write.atomic_file import require_file_target
 
     screen = Screen.open(is_json=output.json)
+    if pairs is not None and is_prediction_table(out):
+        raise ConfigError(
+            f"--out {out}: scores of pairs are an array in the order of --pairs; write a .npy file"
+        )
     # This check precedes hours of work with a useless result.
     require_file_target(out)
     remove_dead_spills()
@@ -101,7 +114,9 @@ def infer(  # noqa: PLR0913 - each a flag
         from gloader.observe.peak_memory import PeakMemory, bare_bytes
         from gloader.plan.available import default_budget_bytes
 
-        # This imports torch, so that later measurements leave out torch's memory.
+        # Libraries are imported before this call, so that later measurements leave out their memory. It imports torch.
+        if is_prediction_table(out):
+            import_writers()
         bare_bytes()
         from gloader.training.checkpoint.save import load_checkpoint
         from gloader.training.process import resolve_device
@@ -124,7 +139,14 @@ def infer(  # noqa: PLR0913 - each a flag
             def work() -> None:
                 """Predict, on the first rank."""
                 with nullcontext() if rows is None else rows.reading(), PeakMemory() as peak:
-                    _Inference(dataset=opened, screen=screen, rows=rows, out=out, pairs=pair_ids).run(
+                    _Inference(
+                        dataset=opened,
+                        screen=screen,
+                        rows=rows,
+                        out=out,
+                        pairs=pair_ids,
+                        probabilities=probabilities,
+                    ).run(
                         # The training state is left out, because it is not needed here and takes memory.
                         replace(load_checkpoint(checkpoint), progress={}),
                         node_type=node_type,
@@ -145,7 +167,8 @@ class _Inference:
     screen: Screen
     rows: "MachineRows | None"  # readers of other machines' rows; None if this machine has all rows
     out: Path
-    pairs: "IdArray | None"  # (n, 2) pairs to score; None for classes or embeddings
+    pairs: "IdArray | None"  # (n, 2) pairs to score; None for labels or embeddings
+    probabilities: bool  # whether the probability of every class is written
 
     def run(
         self,
@@ -160,7 +183,7 @@ class _Inference:
         """Compute the prediction, write it, and report the file."""
         from gloader.observe.peak_memory import peak_rss_bytes
         from gloader.training.model_spec import LinkSpec
-        from gloader.training.predict import embed, embedded_type, predict, score_pairs
+        from gloader.training.predict import embed, embedded_type, predictions, score_pairs
 
         opened, screen, out, pairs = self.dataset, self.screen, self.out, self.pairs
         is_of_links = isinstance(loaded.spec, LinkSpec)
@@ -170,6 +193,8 @@ class _Inference:
                 f"only nodes of type {opened.labelled.name!r} have classes; give --layer to write a layer's output for "
                 f"nodes of type {chosen!r}"
             )
+        if self.probabilities and (layer is not None or is_of_links):
+            raise ConfigError("--probabilities are those of the classes of nodes; leave it out")
         lines = PacedLines(screen)
 
         def on_progress(fraction: float) -> None:
@@ -193,16 +218,23 @@ class _Inference:
                 num_nodes, content = len(scores), "scores"
                 save_predictions(out, scores)
             elif layer is None and not is_of_links:
-                content = "classes"
-                predicted = predict(opened, loaded, **settings)
-                num_nodes = len(predicted)
-                # The dataset's node order may differ from the source's.
-                save_predictions(out, opened.in_original_order(predicted))
+                with predictions(opened, loaded, probabilities=self.probabilities, **settings) as made:
+                    content, num_nodes = made.content, made.num_nodes
+                    if is_prediction_table(out):
+                        classes = opened.label_names if content == "classes" else None
+                        write_by_key(out, opened.labelled, made.chunks, made.names, class_names=classes)
+                    else:
+                        shape = (num_nodes,) if made.is_flat else (num_nodes, len(made.names))
+                        save_rows(out, made.chunks, shape, "<i8" if content == "classes" else "<f4")
             else:
                 content = "embeddings" if layer is None else f"rows of layer {layer}"
                 with embed(opened, loaded, layer=layer, node_type=chosen, **settings) as embeddings:
                     num_nodes = embeddings.num_nodes
-                    save_embeddings(out, embeddings)
+                    if is_prediction_table(out):
+                        columns = [f"embedding_{number}" for number in range(embeddings.width)]
+                        write_by_key(out, opened.node_tables[chosen], embeddings.chunks, columns)
+                    else:
+                        save_rows(out, embeddings.chunks, (num_nodes, embeddings.width), "<f4")
         of_type = "" if opened.kind == "homogeneous" else f" of type {chosen!r}"
         of = f"{num_nodes:,} pairs" if pairs is not None else f"{num_nodes:,} nodes{of_type}"
         screen.say(f"{content} of {of} in {out}")
@@ -261,8 +293,23 @@ def read_pairs(path: Path) -> "IdArray":
     return pairs
 
 
-def save_embeddings(out: Path, made: "Embeddings", *, os_io: "OsIO | None" = None) -> None:
-    """Write the rows of ``made`` as a float32 matrix to the file ``out``, which is complete or absent.
+def save_rows(
+    out: Path,
+    chunks: "Iterator[NDArray[Any]]",
+    shape: tuple[int, ...],
+    descr: str,
+    *,
+    os_io: "OsIO | None" = None,
+) -> None:
+    """Write rows as an array to the .npy file ``out``, which is complete or absent.
+
+    Parameters
+    ----------
+    out : the file
+    chunks : consecutive rows, C-contiguous and of the dtype ``descr``
+    shape : shape of the array, which has the rows of all chunks
+    descr : numpy's name of the dtype, such as "<f4"
+    os_io : system calls; tests give others
 
     Raises
     ------
@@ -275,18 +322,17 @@ def save_embeddings(out: Path, made: "Embeddings", *, os_io: "OsIO | None" = Non
     from gloader.ssd_store.write.atomic_file import make_output_folder, write_chunks_atomically
 
     header = BytesIO()
-    shape = made.num_nodes, made.width
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
-    num_bytes = header.tell() + 4 * made.num_nodes * made.width
+    np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
+    num_bytes = header.tell() + np.dtype(descr).itemsize * math.prod(shape)
 
     # The first rows are computed before a folder or a file is made: a computation that does not fit in memory fails
     # with these.
-    first = list(islice(made.chunks, 1))
+    first = list(islice(chunks, 1))
 
     def content() -> "Iterator[memoryview]":
         """Yield the file's bytes: the .npy header, then the rows."""
         yield header.getbuffer()
-        for rows in chain(first, made.chunks):
+        for rows in chain(first, chunks):
             yield rows.data.cast("B")
 
     make_output_folder(out.parent, os_io=os_io or REAL_OS)

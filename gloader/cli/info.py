@@ -25,8 +25,19 @@ if TYPE_CHECKING:
 _OBJECTS = ObjectSettings()
 # Entries of the metadata that `_notes` leaves out: they have lines of their own, or are not shown.
 _OWN_LINES = frozenset(
-    {"name", "num_classes", "dataset_version", "node_types", "relations", "links", "receipt"}
+    {
+        "name",
+        "num_classes",
+        "labels",
+        "dataset_version",
+        "node_types",
+        "relations",
+        "links",
+        "receipt",
+        "encoders",  # the receipt has a line on the columns, and --json has all
+    }
 )
+_MOST_NAMES = 8  # names of classes or label columns on the screen; --json has all
 
 
 def info(
@@ -73,6 +84,8 @@ def summary(dataset: "Dataset") -> dict[str, object]:
         "num_nodes": dataset.num_nodes,
         "num_edges": dataset.num_edges,
         "num_classes": dataset.num_classes,
+        **({} if dataset.label_kind == "classes" else {"label_kind": dataset.label_kind}),
+        **({} if dataset.label_names is None else {"label_names": list(dataset.label_names)}),
         **of_one,
         "feature_bytes": dataset.feature_bytes,
         "topology_bytes": dataset.topology_bytes,
@@ -87,6 +100,7 @@ def summary(dataset: "Dataset") -> dict[str, object]:
                 "feature_dtype": table.feature_dtype if table.has_features else None,
                 "feature_bytes": table.feature_bytes,
                 "has_labels": table.has_labels and not dataset.is_for_links_alone,
+                **({} if table.key_kind is None else {"key_kind": table.key_kind}),
             }
             for table in dataset.node_tables.values()
         ],
@@ -152,11 +166,22 @@ def _labels(dataset: "Dataset", of_type: str) -> dict[str, str]:
     """Return the lines about classes and splits; ``of_type`` names the labelled type, if there are several."""
     if dataset.is_for_links_alone:  # such a dataset's single class and empty splits belong to no node
         return {"labels": "none"}
-    splits = dataset.labelled.split_sizes
+    splits, width = dataset.labelled.split_sizes, dataset.label_width
+    classes = {"classes": f"{dataset.num_classes:,}{of_type}{_label_names(dataset)}"}
+    columns = {
+        "labels": f"{width:,} column{'s' * (width != 1)}, {dataset.label_kind}{of_type}{_label_names(dataset)}"
+    }
     return {
-        "classes": f"{dataset.num_classes:,}{of_type}",
+        **(classes if dataset.label_kind == "classes" else columns),
         "splits": ", ".join(f"{name} {count:,}" for name, count in splits.items()),
     }
+
+
+def _label_names(dataset: "Dataset") -> str:
+    """Return the first names of the classes or label columns, or no text without names."""
+    names = dataset.label_names or ()
+    more = ", ..." if len(names) > _MOST_NAMES else ""
+    return f": {', '.join(names[:_MOST_NAMES])}{more}" if names else ""
 
 
 def _tables(dataset: "Dataset") -> dict[str, str]:
@@ -164,7 +189,7 @@ def _tables(dataset: "Dataset") -> dict[str, str]:
     (edges,), (nodes,) = dataset.edge_tables.values(), dataset.node_tables.values()
     of_edges = edges.feature_rows
     return {
-        "nodes": f"{nodes.num_nodes:,}",
+        "nodes": f"{nodes.num_nodes:,}{_keys(nodes)}",
         "edges": _edges(edges, "a node"),
         **({} if nodes.feature_rows is None else {"features": _features(nodes.feature_rows)}),
         **({} if of_edges is None else {"edge features": _features(of_edges)}),
@@ -189,7 +214,12 @@ def _nodes(table: "NodeTable", dataset: "Dataset") -> str:
     """Return a node type's number of nodes, its features, and whether it has labels."""
     labels = ", labels" if table.has_labels and not dataset.is_for_links_alone else ""
     rows = table.feature_rows
-    return f"{table.num_nodes:,}, {'no features' if rows is None else _features(rows)}{labels}"
+    return f"{table.num_nodes:,}, {'no features' if rows is None else _features(rows)}{labels}{_keys(table)}"
+
+
+def _keys(table: "NodeTable") -> str:
+    """Return the kind of a node type's keys, or no text without keys."""
+    return "" if table.key_kind is None else f", keys {table.key_kind}"
 
 
 def _features(rows: "FeatureRows") -> str:

@@ -20,6 +20,8 @@ from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, facts
 from gloader.convert.options import (
     NOT_USED,
     TRAIN,
+    Fill,
+    LabelsAs,
     OrderName,
     PrepareOptions,
     SourceOptions,
@@ -93,6 +95,9 @@ class PrepareFlags:
     """Stored dtype of edge features; the same rules hold."""
     allow_nan: Annotated[bool, Parameter(negative=())] = False
     """Accept NaN and infinity in features, and count them."""
+    missing: Fill | None = None
+    """Value for missing features (NaN, infinity, empty fields): 0 (zero), the mean of the training rows (mean), or the
+    mean beside a column that is 1 (flag)."""
     order: OrderName = "none"
     """Order of the rows on disk: as given (none), by falling out-degree, or community by community."""
     symmetrize: Annotated[bool | list[str], REPEATED] = False
@@ -135,6 +140,7 @@ class PrepareFlags:
             dtype=self.dtype,
             edge_dtype=self.edge_dtype,
             allow_nan=self.allow_nan,
+            missing=self.missing,
             order=self.order,
             edge_split=None if self.edge_split is None else edge_shares(self.edge_split),
             edge_split_by=self.edge_split_by,
@@ -156,7 +162,9 @@ class SourceFlags:
     features: Path | None = None
     """edges: feature rows, as a .npy, a .npz with a CSR matrix, or a table that is joined by its id column."""
     labels: Path | None = None
-    """edges: labels, as a .npy or a table; -1 means no label. Not needed to predict edges."""
+    """edges: labels, as a .npy or a table; -1 means no class. Not needed to predict edges."""
+    labels_as: LabelsAs | None = None
+    """Labels as classes, or as values to predict. Default: floats with a fraction and several columns are values."""
     splits: Path | None = None
     """edges: a .npz file with train, valid and test ids. Default: random 60/20/20."""
     src: str | None = None

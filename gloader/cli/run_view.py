@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 _FEW_BATCHES, _FEW_EPOCHS = 20, 50
 # Characters for the stage times in the closing table, on a screen with 80 columns.
 _STAGES_WIDTH = 58
-_NO_SHARES = ("rmse",)  # metrics that are not shares of 1, so they are not shown in percent
-_HEADER = f"{'epoch':>5}  {'loss':>7}  {'train':>6}  {'valid':>6}  {'rows/s':>7}  {'hits':>6}  {'time':>8}  bottleneck"
+_NO_SHARES = ("mae", "rmse", "r2")  # metrics that are not shares of 1, so they are not shown in percent
+# Columns of the table of epochs, up to the validation figure and after it.
+_HEADER = f"{'epoch':>5}  {'loss':>7}  {'train':>6}", f"{'rows/s':>7}  {'hits':>6}  {'time':>8}  bottleneck"
 
 
 class RunView:
@@ -66,6 +67,7 @@ class RunView:
         # always waits, because no batch was prepared before it.
         self.is_exposed = False
         self._first_epoch = 0  # number of the first epoch; above 0 if an interrupted run continues
+        self._valid = "valid"  # heading of the validation figures
         self._task: TaskID | None = None  # the bar on the screen
         self._bars: Progress | None = None  # None if the screen shows lines instead of bars
         self._lines = PacedLines(screen)
@@ -108,13 +110,16 @@ class RunView:
                 f"{start.num_batches} batches an epoch are few steps to learn from: a smaller --batch-size, or more "
                 "--epochs, makes more"
             )
-        self._screen.say(_HEADER)
+        # The accuracy is the metric of the column "train", too.
+        self._valid = "valid" if start.metric == "acc" else f"valid {start.metric}"
+        self._screen.say(f"{_HEADER[0]}  {self._valid:>6}  {_HEADER[1]}")
         self._lines = PacedLines(self._screen)
 
     def on_batch(self, report: "BatchReport", /) -> None:
         """Move the epoch's bar to the batch that has just been trained."""
         rate = format_count(report.rows_per_second)
-        figures = f"loss {report.loss:.3f}  acc {100 * report.accuracy:.1f}%  {rate} rows/s"
+        accuracy = "" if report.accuracy is None else f"acc {100 * report.accuracy:.1f}%  "
+        figures = f"loss {report.loss:.3f}  {accuracy}{rate} rows/s"
         epoch = f"epoch {report.epoch + 1}/{self._num_epochs}"
         self._move(epoch, report.index + 1, report.num_batches, figures)
 
@@ -126,6 +131,7 @@ class RunView:
         """Write the epoch's row, with a remark on its bottleneck and its traffic."""
         self.is_exposed = record.epoch > self._first_epoch and is_exposed(record.stats)
         valid = "-" if record.valid_acc is None else _figure(record.valid_acc, record.metric)
+        train = "-" if record.train_acc is None else f"{100 * record.train_acc:.2f}"
         remarks = [
             as_flags(record.bottleneck, loader_defaults()),
             edges_moved(record.stats),
@@ -134,7 +140,7 @@ class RunView:
         ]
         remark = "; ".join(filter(None, remarks))
         self._screen.say(
-            f"{record.epoch + 1:>5}  {record.loss:>7.4f}  {100 * record.train_acc:>6.2f}  {valid:>6}  "
+            f"{record.epoch + 1:>5}  {record.loss:>7.4f}  {train:>6}  {valid:>{max(len(self._valid), 6)}}  "
             f"{format_count(record.rows_per_second):>7}  {100 * record.stats.hit_rate:>5.1f}%  "
             f"{format_seconds(record.seconds):>8}  {remark}"
         )

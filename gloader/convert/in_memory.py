@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.convert.options import LabelsAs
     from gloader.convert.source import AnySource, EdgeStream
     from gloader.types import Relation
 
@@ -58,7 +59,8 @@ _LOG = logging.getLogger(__name__)
 _TOPOLOGY = ("edge_index", "indptr", "indices", "edge_weight")
 _COLUMNS = (EDGE_FEATURES, EDGE_TIMES)
 _SPLITS = ("train", "valid", "test")
-_OPTIONS = ("memory_budget", *PrepareOptions.__dataclass_fields__)
+_LABELS = ("labels_as", "label_names")
+_OPTIONS = (*_LABELS, "memory_budget", *PrepareOptions.__dataclass_fields__)
 _OF_HETERO = (*_SPLITS, "seed", "name", "num_classes", "feature_dtype", "links", *_OPTIONS)
 
 
@@ -154,7 +156,8 @@ def write_numpy(
     ----------
     path : the folder to make
     features : (N, F) real numbers, may be memory-mapped
-    labels : (N,) classes, -1 or NaN if unlabelled; optional with link tables
+    labels : (N,) classes, -1 or NaN where unknown, or values to predict, (N,) with fractions or (N, k), NaN where
+        unknown; optional with link tables
     num_classes : number of classes. By default, the largest label plus one
     seed : seed for random splits
     edge_index : (2, E) sources and destinations, an alternative to ``indptr`` and ``indices``
@@ -163,6 +166,8 @@ def write_numpy(
     edge_features : (E, F_e) real numbers in edge order, may be memory-mapped
     edge_time : (E,) int64 seconds or datetime64; each node's in-edges are stored in time order
     train, valid, test : ids or masks, all three or none. Without them, labelled nodes are split 60/20/20 at random
+    labels_as : "classes" or "values" for labels (N,); see `gloader.convert.readers.node_arrays.to_labels`
+    label_names : names of the classes, or of the k columns
     links : link tables by name. Each is a mapping with "edge_index" (2, n) and optional "labels" (n,), "times" (n,) and
         "negatives" (n, k) destinations
     edge_split : shares for train, valid and test, such as (0.8, 0.1, 0.1); ``seed`` decides each edge's part
@@ -188,7 +193,12 @@ def write_numpy(
         where="from_numpy",
     )
     rows = attributes.features("x")
-    classes = attributes.labels("y", num_nodes=len(rows), needs_labels=_needs_labels(arrays_and_options))
+    classes = attributes.labels(
+        "y",
+        num_nodes=len(rows),
+        needs_labels=_needs_labels(arrays_and_options),
+        labels_as=_labels_as(arrays_and_options),
+    )
     edges = _edges(arrays, num_nodes=len(rows))
     columns = given_columns(
         {name: np.asanyarray(arrays[name]) for name in _COLUMNS if arrays[name] is not None},
@@ -232,7 +242,7 @@ def write_hetero(
     path : the folder to make
     edges : (2, E) sources and destinations by relation, with ids within the types. A relation is (source type, name,
         destination type) or "source:name:destination"
-    labels : (N,) classes in one type, -1 or NaN if unlabelled; optional with link tables
+    labels : labels in one type, as in `write_numpy`; optional with link tables
     num_nodes : number of nodes by type. By default, the number of labels or feature rows, or the largest id plus one
     features : (N, F) real numbers by type, may be memory-mapped; optional for each type
     edge_weight : (E,) real numbers, at least 0, by relation; optional for each relation
@@ -242,6 +252,7 @@ def write_hetero(
         60/20/20 at random
     num_classes : number of classes. By default, the largest label plus one
     seed : seed for random splits
+    labels_as, label_names : as in `write_numpy`
     name : a short display name. By default, the folder's name
     feature_dtype : the stored dtype: float32, float16, bfloat16 or int8
     add_reverse : add (b, "rev_" + r, a) for each relation (a, r, b) without a reverse, after all others
@@ -314,6 +325,7 @@ def write_hetero(
             where="from_numpy_hetero",
             seed=seed,
             needs_labels=bool(labels) or _needs_labels(options),
+            labels_as=_labels_as(options),
         ),
     )
     # The receipt gets no notes on the roles of columns, because the user gave each array under the keyword of its role.
@@ -417,7 +429,16 @@ def _saved(
         seed=seed,
         edge_names=EdgeNames(time=options.pop(EDGE_TIMES, None), features=options.pop(EDGE_FEATURES, None)),
         needs_labels=_needs_labels(options),
+        labels_as=_labels_as(options),
     )
+
+
+def _labels_as(options: dict[str, Any]) -> LabelsAs | None:
+    """Remove "labels_as" from the caller's ``options``, and return it. Raises ConfigError for an unknown value."""
+    given: LabelsAs | None = options.pop("labels_as", None)
+    if given not in (None, "classes", "values"):
+        raise ConfigError(f"labels_as={given!r}: it must be 'classes' or 'values', or left out")
+    return given
 
 
 def to_pyg(arrays: Mapping[str, Any]) -> Any:
@@ -573,6 +594,8 @@ def _write(
         )
     if num_classes is not None:
         source = replace(source, num_classes=num_classes)
+    if (names := settings.pop("label_names", None)) is not None:
+        source = replace(source, label_names=tuple(map(str, names)))
     report = prepare(source, Path(path), PrepareOptions(**settings))
     for name, text in report.receipt.items():
         # Unused input and a random split are warnings. Other lines are information.

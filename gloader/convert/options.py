@@ -134,6 +134,10 @@ def edge_shares(given: str | Sequence[float]) -> EdgeShares:
 NOT_USED: Final = "not used"
 OrderName: TypeAlias = Literal["none", "degree", "community"]  # see `PrepareOptions.order`
 SplitBy: TypeAlias = Literal["random", "time"]  # see `PrepareOptions.edge_split_by`
+LabelsAs: TypeAlias = Literal["classes", "values"]  # see `SourceOptions.labels_as`
+# What stands for a missing feature: 0, the mean of the training rows, or this mean beside a column that is 1.
+Fill: TypeAlias = Literal["zero", "mean", "flag"]
+FILLS: Final = ("zero", "mean", "flag")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +153,8 @@ class SourceOptions:
     edge_features: str | None = None  # the columns of edge features; None means the usual names
     root: Path | None = None  # for ogb:NAME, the folder for downloaded data
     needs_labels: bool = True  # False if edges are predicted, so that nodes may be unlabelled
+    # Labels are classes (N,), or values (N, k) to predict. None means that the array decides; see `to_labels`.
+    labels_as: LabelsAs | None = None
     seed: int = 0  # seed for random splits, and for synthetic graphs without a seed
     memory_budget_bytes: int | None = None  # None means half of the free memory
 
@@ -192,6 +198,7 @@ class PrepareOptions:
     dtype: str | None = None
     edge_dtype: str | None = None  # the stored edge feature dtype, with the same values
     allow_nan: bool = False  # features may be NaN or infinite
+    missing: Fill | None = None  # what stands for NaN and infinity in features; None refuses them
     order: OrderName = "none"  # node order: as in the source, by falling out-degree, or by community
     # The shares of edges in the link tables train, valid and test; edges of the last two are left out of the graph.
     # None means no edge split.
@@ -217,6 +224,17 @@ class PrepareOptions:
     def stored_edge_dtype(self) -> str:
         """The stored edge feature dtype."""
         return self.edge_dtype or "float32"
+
+    @property
+    def missing_rule(self) -> Literal["error", "zero", "mean", "flag", "keep"]:
+        """What becomes of missing features, as an encoder's rule. Raises ConfigError for options that contradict."""
+        if self.missing is not None and self.missing not in FILLS:
+            raise ConfigError(f"missing {shown(self.missing)}; allowed: {', '.join(FILLS)}")
+        if self.missing is not None and self.allow_nan:
+            raise ConfigError(
+                f"--missing {self.missing} replaces missing features, and --allow-nan keeps them; give one of the two"
+            )
+        return self.missing or ("keep" if self.allow_nan else "error")
 
     @property
     def num_parts(self) -> int:

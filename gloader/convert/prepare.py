@@ -20,6 +20,9 @@ from gloader.convert.csc.edge_rules import plan_relations
 from gloader.convert.csc.external_csc import ScratchCsc
 from gloader.convert.derived import MeanRows, averaged_edges, derivation_order, plan_means
 from gloader.convert.edge_rows import FeaturedEdges, recorded_dtype, write_edges
+from gloader.convert.key_numbers import plain_graph
+from gloader.convert.keyed_graph import KeyedGraph
+from gloader.convert.keys.stored_keys import write_keys
 from gloader.convert.links.link_tables import planned_tables, split_source, with_tables
 from gloader.convert.links.write_tables import write_tables
 from gloader.convert.node_order import NodeOrder, find_order, ordered_rows, renumbered
@@ -32,7 +35,10 @@ from gloader.convert.source_check import check_source
 from gloader.convert.stored_parts import StreamedColumn, stored_column
 from gloader.core.paths import bytes_on_disk, nearest_existing
 from gloader.core.units import format_bytes
+from gloader.dataset.encoders import METADATA_KEY
+from gloader.dataset.record import LABELS_ENTRY
 from gloader.dataset.schema import relation_text
+from gloader.dataset.values import label_kind_of
 from gloader.dataset.writer import DatasetWriter
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.too_small import planned_within
@@ -95,6 +101,7 @@ class PrepareReport:
     dataset_bytes: int  # bytes on disk
     spilled_bytes: int  # bytes of edges in temporary files
     budget_bytes: int  # the memory budget
+    key_seconds: float = 0.0  # time to number the keys, and to read labels and columns beside them
     peak_bytes: int = 0  # peak memory without Python, libraries and kernels, measured between chunks
     links: dict[str, LinkReport] = field(default_factory=dict)  # a report for each link table
     # Short texts about the conversion by name, such as "not used"; also stored in the dataset.
@@ -148,7 +155,8 @@ def plan_source(source: AnySource, out: Path, options: PrepareOptions) -> Prepar
 
     Parameters
     ----------
-    source : the graph; labels and splits are checked, edges and features are not read
+    source : the graph; labels and splits are checked, and edges are not read. Features are read only if the option
+        ``missing`` is "flag", because the number of flags must be known
     out : the dataset's folder
     options : the conversion's options
 
@@ -165,7 +173,7 @@ def plan_source(source: AnySource, out: Path, options: PrepareOptions) -> Prepar
     ConfigError
         The feature dtype cannot be stored, a link table's text is malformed, or an option does not fit the source.
     """
-    return _plan(with_tables(source, options), out, options)
+    return _plan(Receipt.of(with_tables(source, options), options)[1], out, options)
 
 
 def _plan(source: GraphSource, out: Path, options: PrepareOptions) -> PreparePlan:
@@ -179,13 +187,17 @@ def _plan(source: GraphSource, out: Path, options: PrepareOptions) -> PreparePla
 
 
 def prepare(
-    source: AnySource, out: Path, options: PrepareOptions, *, progress: PrepareProgress = NO_PROGRESS
+    source: AnySource | KeyedGraph,
+    out: Path,
+    options: PrepareOptions,
+    *,
+    progress: PrepareProgress = NO_PROGRESS,
 ) -> PrepareReport:
     """Write ``source`` as a dataset directory at ``out``. A failed conversion leaves no dataset.
 
-    Edges are sorted within the memory budget. They are read once, or twice if nodes are reordered. Features are read
-    and written chunk by chunk, and derived features are means over stored rows. The interpreter and the libraries take
-    about 200 MB besides the budget.
+    Keys are numbered first, if the source has some. Edges are sorted within the memory budget. They are read once, or
+    twice if nodes are reordered. Features are read and written chunk by chunk, and derived
+    features are means over stored rows. The interpreter and the libraries take about 200 MB besides the budget.
 
     Parameters
     ----------
@@ -205,13 +217,21 @@ def prepare(
         ``out`` exists, another process creates it, or the disk fails or has no room.
     """
     steps = WatchedSteps(progress)  # measures the memory at each report of progress
-    held = source.labels.nbytes + source.splits.num_bytes
-    report = _prepare(source, out, options, steps)
-    return replace(report, peak_bytes=steps.peak_bytes(held))
+    started = time.perf_counter()
+    with plain_graph(source, out, options, steps) as graph:
+        key_seconds = time.perf_counter() - started
+        held = graph.labels.nbytes + graph.splits.num_bytes
+        report = _prepare(graph, out, options, steps)
+    return replace(
+        report,
+        peak_bytes=steps.peak_bytes(held),
+        seconds=time.perf_counter() - started,
+        key_seconds=key_seconds if isinstance(source, KeyedGraph) else 0.0,
+    )
 
 
 def _prepare(
-    source: AnySource, out: Path, options: PrepareOptions, progress: PrepareProgress
+    source: GraphSource, out: Path, options: PrepareOptions, progress: PrepareProgress
 ) -> PrepareReport:
     """Convert the source, and return the report without the peak memory. Raises as `prepare`."""
     started = time.perf_counter()
@@ -252,8 +272,10 @@ def _prepare(
         edges_done = time.perf_counter()
         _FeatureWriter(graph, order, writer, plan, options, progress).write()
         features_done = time.perf_counter()
+        _write_keys(graph, order, writer, plan, progress)
         labelled = writer.nodes(graph.labelled)
         labelled.labels(graph.labels)
+        writer.annotate(**_label_entry(graph))
         labelled.splits(train=graph.splits.train, valid=graph.splits.valid, test=graph.splits.test)
         lines = receipt.lines(edges)
         writer.annotate(receipt=lines)
@@ -282,10 +304,33 @@ def _prepare(
     )
 
 
+def _write_keys(
+    source: GraphSource,
+    order: NodeOrder | None,
+    writer: DatasetWriter,
+    plan: PreparePlan,
+    progress: PrepareProgress,
+) -> None:
+    """Write the keys of all types with keys, in the order of the source."""
+    for nodes in source.nodes:
+        if nodes.keys is None:
+            continue
+        _named(progress, source, nodes.name).advance("writing keys", 0, nodes.num_nodes, "keys")
+        write_keys(
+            writer.nodes(nodes.name).keys(nodes.keys.kind),
+            nodes.keys.chunks(plan.keys[nodes.name].chunk_keys),
+            num_bytes=nodes.keys.num_bytes,
+            folder=writer.scratch,
+            budget_bytes=plan.keys[nodes.name].sort_bytes,
+            new_ids=None if order is None else order.new_ids,
+        )
+
+
 def _begin(source: GraphSource, out: Path, options: PrepareOptions) -> DatasetWriter:
     """Return the writer for the dataset, with its schema and the metadata for its commit record."""
     relations = plan_relations(source, options)
     metadata: dict[str, Any] = {"source": source.origin, "options": _recorded(source, relations, options)}
+    metadata |= _encoder_entry(source)
     if not source.has_names:
         metadata["has_self_loops"] = options.self_loops
     return DatasetWriter(
@@ -299,6 +344,22 @@ def _begin(source: GraphSource, out: Path, options: PrepareOptions) -> DatasetWr
     )
 
 
+def _label_entry(source: GraphSource) -> dict[str, Any]:
+    """Return the commit record's entry about the labels. Classes without names have none, as in earlier versions."""
+    if source.labels.ndim == 1 and not source.label_names:
+        return {}
+    names = {"names": list(source.label_names)} if source.label_names else {}
+    return {LABELS_ENTRY: {"kind": label_kind_of(source.labels), **names}}
+
+
+def _encoder_entry(source: GraphSource) -> dict[str, Any]:
+    """Return the commit record's entry about the encoders of columns, by node type and by relation."""
+    encoders = {nodes.name: nodes.encoders for nodes in source.nodes}
+    encoders |= {relation_text(each.relation): each.encoders for each in source.relations}
+    documents = {name: each.to_json() for name, each in encoders.items() if each is not None}
+    return {METADATA_KEY: documents} if documents else {}
+
+
 def _recorded(
     source: GraphSource, relations: Sequence[PlannedRelation], options: PrepareOptions
 ) -> dict[str, object]:
@@ -310,6 +371,7 @@ def _recorded(
     return rules | {
         "dtype": options.stored_dtype,
         "order": options.order,
+        **({"missing": options.missing} if options.missing else {}),
         **recorded_dtype(options, *(each.source.edge_features for each in relations)),
         **({"reverse": ["=".join(pair) for pair in options.reverse]} if options.reverse else {}),
         **options.recorded_split,

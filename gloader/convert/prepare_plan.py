@@ -58,6 +58,11 @@ _CHECKSUM_BYTES = 8  # bytes per checksum
 CHECK_BYTES = 2
 # Assumed edges per node if the source's number of edges is unknown. The sort uses the same number.
 _USUAL_DEGREE = 32
+_CHUNK_KEYS = 1 << 16  # maximum number of keys per chunk
+# Bytes per key of a chunk: copies of the key, and its offset, hash and entry in the index with their copies.
+_KEY_COPIES, _KEY_CHUNK_BYTES = 4, 128
+# Bytes for the sort of an index: per key if all are sorted at once, and at least.
+_KEY_SORT_BYTES, _LEAST_SORT_BYTES = 160, 1 << 20
 _PAIR_BYTES = 32  # bytes per row of a link table: source, destination, position and reverse position
 _LABEL_BYTES = {None: 0, "float32": 4, "int64": 8}  # bytes per link label by dtype; None means no labels
 
@@ -83,6 +88,15 @@ class RowShares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyShares:
+    """One node type's shares of the memory for writing its keys."""
+
+    chunk_keys: int  # keys per chunk
+    chunk_bytes: int  # bytes of a chunk with its copies
+    sort_bytes: int  # bytes for the sort of the index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PreparePlan:
     """A conversion's memory and disk, and its parts' shares."""
 
@@ -91,6 +105,7 @@ class PreparePlan:
     free_bytes: int  # memory for each part: the budget without the arrays that are held from start to end
     chunk_edges: int  # edges per chunk while the node order is found
     rows: Mapping[str, RowShares]  # shares by node type with features
+    keys: Mapping[str, KeyShares]  # shares by node type with keys
     mean_bytes: int  # memory for each derived feature
     dataset_bytes: int  # bytes of the finished dataset; unknown numbers of edges count as 0
     scratch_bytes: int  # largest size of the temporary files
@@ -136,12 +151,15 @@ def plan_prepare(source: AnySource, options: PrepareOptions, *, budget_bytes: in
     rows = {
         nodes.name: _row_shares(nodes, dims[nodes.name], options, budget_bytes=free) for nodes in featured
     }
+    keyed = [nodes for nodes in graph.nodes if nodes.keys is not None]
+    keys = {nodes.name: _key_shares(nodes, budget_bytes=free) for nodes in keyed}
     sorts = [_plan_edges(graph, each, options, budget_bytes=free) for each in relations]
     # If only a part of the rows is stored, a mean over another mean computes both at the same time. So the means of the
     # longest chain share the memory.
     num_shares = max(1, derivation_depth(graph)) if options.num_parts > 1 else 1
     parts = [sizes for _, sizes in sorts]
     parts += [_row_sizes(nodes, rows[nodes.name], options) for nodes in featured]
+    parts += [_key_sizes(nodes, keys[nodes.name]) for nodes in keyed]
     parts.append(
         link_sizes(
             graph.links,
@@ -154,13 +172,14 @@ def plan_prepare(source: AnySource, options: PrepareOptions, *, budget_bytes: in
     num_bytes = sum(part.dataset_bytes for part in parts) + graph.labels.nbytes + graph.splits.num_bytes
     num_arrays = sum(part.num_arrays for part in parts) + 4  # labels and three splits
     if options.order != "none":
-        num_bytes, num_arrays = num_bytes + graph.labels.nbytes, num_arrays + 1  # the original ids
+        num_bytes, num_arrays = num_bytes + 8 * graph.labels.shape[0], num_arrays + 1  # the original ids
     return PreparePlan(
         budget_bytes=budget_bytes,
         memory_bytes=resident + max(part.memory_bytes for part in parts),
         free_bytes=free,
         chunk_edges=min((chunk_edges for chunk_edges, _ in sorts), default=1),
         rows=rows,
+        keys=keys,
         mean_bytes=free // num_shares,
         dataset_bytes=on_disk(num_bytes, num_arrays=num_arrays),
         scratch_bytes=max(part.scratch_bytes for part in parts),
@@ -274,7 +293,10 @@ def _resident_bytes(source: GraphSource, options: PrepareOptions, budget_bytes: 
     per_node = (
         max(checked, marked_bytes(num_nodes, budget_bytes)) + ORDER_NODE_BYTES[options.order] * num_nodes
     )
-    return source.resident_bytes + source.labels.nbytes + source.splits.num_bytes + per_node + WRITER_BYTES
+    # `ORDER_NODE_BYTES` has 8 bytes for a reordered copy of a label. Labels of several columns take more.
+    copied = max(0, source.labels.nbytes - 8 * source.labels.shape[0]) if options.order != "none" else 0
+    held = source.resident_bytes + source.labels.nbytes + source.splits.num_bytes + copied
+    return held + per_node + WRITER_BYTES
 
 
 def _plan_edges(
@@ -361,6 +383,30 @@ def _row_sizes(nodes: NodeSource, shares: RowShares, options: PrepareOptions) ->
         dataset_bytes=stored_feature_bytes(num_rows, dim, options.stored_dtype, num_parts=num_parts),
         scratch_bytes=scratch,
         num_arrays=2,  # features and scales
+    )
+
+
+def _key_shares(nodes: NodeSource, *, budget_bytes: int) -> KeyShares:
+    """Divide the memory for writing a type's keys between a chunk and the sort of their index."""
+    mean_bytes = 0 if nodes.keys is None else nodes.keys.num_bytes // max(1, nodes.num_nodes)
+    key_bytes = _KEY_COPIES * mean_bytes + _KEY_CHUNK_BYTES
+    chunk_keys = max(1, min(_CHUNK_KEYS, nodes.num_nodes, budget_bytes // 4 // key_bytes))
+    return KeyShares(
+        chunk_keys=chunk_keys,
+        chunk_bytes=chunk_keys * key_bytes,
+        sort_bytes=min(budget_bytes // 2, _LEAST_SORT_BYTES + _KEY_SORT_BYTES * nodes.num_nodes),
+    )
+
+
+def _key_sizes(nodes: NodeSource, shares: KeyShares) -> PartSizes:
+    """Return the memory and disk for a type's keys and their index."""
+    count, key_bytes = nodes.num_nodes, 0 if nodes.keys is None else nodes.keys.num_bytes
+    # Each key has an offset at most, a hash and a node. The buckets of the index take less than the hashes.
+    return PartSizes(
+        memory_bytes=shares.chunk_bytes + shares.sort_bytes,
+        dataset_bytes=key_bytes + 8 * (count + 1) + 3 * 8 * count,
+        scratch_bytes=16 * count,  # each hash with its node
+        num_arrays=5,
     )
 
 

@@ -8,14 +8,16 @@ dataset.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from gloader.convert.options import NOT_USED
 from gloader.convert.readers.checked_rows import CheckedRows
+from gloader.convert.readers.filled_rows import FilledRows
 from gloader.convert.source import RandomSplits, edges_over
 from gloader.dataset.schema import relation_text
+from gloader.dataset.values import has_label, label_kind_of
 from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
@@ -28,16 +30,18 @@ if TYPE_CHECKING:
     from gloader.convert.source import (
         EdgeChunk,
         EdgeStream,
+        FeatureStream,
         GraphSource,
         NodeSource,
         RelationSource,
         Splits,
     )
+    from gloader.dataset.values import LabelKind
     from gloader.types import IdArray, Relation
 
 _MARKED_SHARE: Final = 64  # marks of nodes with edges take at most 1/64 of the memory budget
 _LABELS_COUNTED: Final = 1 << 20  # labels per step of counting
-_MOST_CLASSES: Final = 8  # with more classes, a line has only the range of their sizes instead of each size
+_MOST_CLASSES: Final = 8  # with more classes or label columns, a line has only the range of their sizes
 _MOST_PARTS: Final = 6  # maximum number of types or relations in a line
 
 
@@ -80,13 +84,15 @@ class Receipt:
 
     Parameters
     ----------
-    column_notes, unused, labels, splits, num_classes : the source's values
+    column_notes, unused, key_note, labels, label_names, splits, num_classes : the source's values
     rules : changes to the edges of all relations
     """
 
     column_notes: tuple[str, ...]  # texts on the roles of columns and arrays
     unused: tuple[str, ...]  # names of columns and arrays that the dataset does not use
-    labels: IdArray  # (N,) classes, -1 if unlabelled
+    key_note: str  # text on the keys of nodes; empty without keys
+    labels: NDArray[Any]  # (N,) classes, -1 where unknown, or (N, k) values, NaN where unknown
+    label_names: tuple[str, ...]  # names of the classes, or of the k columns; empty without names
     splits: Splits
     num_classes: int
     rules: EdgeRules
@@ -95,6 +101,8 @@ class Receipt:
     rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)
     edge_rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)
     tallies: dict[Relation, _Tally] = field(default_factory=dict)
+    # Filled rows by type or relation, if missing values are replaced.
+    filled: dict[str, FilledRows] = field(default_factory=dict)
     # (N,) by type: True for nodes with edges. Empty if the memory budget has no room for the marks.
     marks: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
 
@@ -104,12 +112,29 @@ class Receipt:
         receipt = cls(
             column_notes=source.column_notes,
             unused=source.unused,
+            key_note=source.key_note,
             labels=source.labels,
+            label_names=source.label_names,
             splits=source.splits,
             num_classes=source.num_classes,
             rules=options.rules,
             num_nodes=source.num_nodes,
         )
+
+        _ = options.missing_rule  # refuses options that contradict each other
+        is_train = _train_mask(source) if options.missing in {"mean", "flag"} else None
+
+        def filled(
+            name: str, features: FeatureStream, where: str, mask: NDArray[np.bool_] | None
+        ) -> FeatureStream:
+            """Return features whose missing values are replaced, if the options ask for it."""
+            if options.missing is None:
+                return features
+            # A mask of another length comes with rows of a wrong number, which the checks of the source refuse.
+            fits = mask is not None and len(mask) == features.num_rows
+            rows = FilledRows(features, missing=options.missing, is_train=mask if fits else None, where=where)
+            receipt.filled[name] = rows
+            return rows.stream()
 
         def checked(each: NodeSource) -> NodeSource:
             """Return a node type with checked features."""
@@ -117,8 +142,11 @@ class Receipt:
                 return each
             named = f" of {each.name!r} nodes" if source.has_names else ""
             where = each.given.where or f"{source.origin}, features{named}"
+            mask = is_train if each.name == source.labelled else None
+            if mask is not None and each.row_ids is not None:
+                mask = mask[each.row_ids]
             rows = CheckedRows(
-                each.given,
+                filled(each.name, each.given, where, mask),
                 where=where,
                 stored_as=options.dtype,
                 flag="--dtype",
@@ -131,9 +159,10 @@ class Receipt:
             """Return a relation with checked edge features."""
             if each.edge_features is None:
                 return each
+            where = f"{source.where(each)}, edge features"
             rows = CheckedRows(
-                each.edge_features,
-                where=f"{source.where(each)}, edge features",
+                filled(relation_text(each.relation), each.edge_features, where, None),
+                where=where,
                 stored_as=options.edge_dtype,
                 flag="--edge-dtype",
                 allow_nan=options.allow_nan,
@@ -145,6 +174,8 @@ class Receipt:
             source,
             nodes=tuple(map(checked, source.nodes)),
             relations=tuple(map(checked_edges, source.relations)),
+            # A mask of the training rows, and its copy in the order of the rows.
+            resident_bytes=source.resident_bytes + (0 if is_train is None else 2 * is_train.nbytes),
         )
 
     def counted(self, relation: Relation, edges: EdgeStream, *, budget_bytes: int) -> EdgeStream:
@@ -177,13 +208,19 @@ class Receipt:
         edges : each relation's numbers of read and written edges
         """
         texts = {
+            "keys": self.key_note,
             "columns": "; ".join(self.column_notes),
             NOT_USED: ", ".join(self.unused),
             "edges read": _listed(self._edges_text(relation, report) for relation, report in edges.items()),
             "isolated nodes": self._isolated(),
             "feature values": _ranges(self.rows, is_named=len(self.num_nodes) > 1),
+            "missing values": _listed(
+                (f"{name} " if len(self.filled) > 1 else "") + rows.text()
+                for name, rows in self.filled.items()
+                if rows.text()
+            ),
             "edge feature values": _ranges(self.edge_rows, is_named=len(self.tallies) > 1),
-            "labels by class": _labels(self.labels, self.num_classes),
+            **_label_texts(self.labels, self.num_classes, self.label_names),
             "split": split_text(self.splits),
         }
         return {name: text for name, text in texts.items() if text}
@@ -222,6 +259,16 @@ class Receipt:
         return _listed(
             f"{count:,} of {self.num_nodes[name]:,} {name}" for name, count in isolated.items() if count
         )
+
+
+def _train_mask(source: GraphSource) -> NDArray[np.bool_] | None:
+    """Return a mask (N,) of the labelled type's training nodes, or None for all nodes if there are none."""
+    if not len(source.splits.train):
+        return None
+    num_nodes, ids = source.num_nodes_of(source.labelled), source.splits.train
+    is_train = np.zeros(num_nodes, np.bool_)
+    is_train[ids[(ids >= 0) & (ids < num_nodes)]] = True  # wrong ids are refused later, with their place
+    return is_train
 
 
 def split_text(splits: Splits) -> str:
@@ -269,7 +316,93 @@ def _range(checked: CheckedRows, stored: str) -> str:
     return f"{span}{changed}, {' and '.join(bad) or 'no NaN'}"
 
 
-def _labels(labels: IdArray, num_classes: int) -> str:
+def _label_texts(labels: NDArray[Any], num_classes: int, names: tuple[str, ...]) -> dict[str, str]:
+    """Return the receipt's lines about the labels: the classes, or the label columns."""
+    if labels.ndim == 1:
+        return {"labels by class": _classes(labels, num_classes, names)}
+    columns = _LabelColumns.of(labels)
+    kind = label_kind_of(labels)
+    if columns.num_unlabelled == len(labels):
+        return {}
+    return {
+        "labels": columns.form(kind),
+        "labels by column": columns.sizes(names, are_flags=kind != "values"),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LabelColumns:
+    """Counts of label values (N, k) by column, each (k,)."""
+
+    known: IdArray  # number of values that are not NaN
+    low: NDArray[np.float64]  # the smallest known value; infinity without any
+    high: NDArray[np.float64]  # the largest known value; -infinity without any
+    ones: IdArray  # number of values that are 1
+    num_unlabelled: int  # nodes without any known value
+    is_one_hot: bool  # True if each labelled node has exactly one 1, and all its other values are 0
+
+    @classmethod
+    def of(cls, labels: NDArray[np.float32]) -> _LabelColumns:
+        """Count the values, some rows at a time."""
+        width = labels.shape[1]
+        known, ones = np.zeros(width, np.int64), np.zeros(width, np.int64)
+        low, high = np.full(width, np.inf), np.full(width, -np.inf)
+        num_unlabelled, is_one_hot = 0, width > 1
+        step = max(1, _LABELS_COUNTED // (4 * width))
+        for start in range(0, len(labels), step):
+            part = labels[start : start + step]
+            is_known, is_one = ~np.isnan(part), part == 1
+            known += is_known.sum(axis=0)
+            ones += is_one.sum(axis=0)
+            low = np.minimum(low, np.where(is_known, part, np.inf).min(axis=0))
+            high = np.maximum(high, np.where(is_known, part, -np.inf).max(axis=0))
+            is_labelled = has_label(part)
+            num_unlabelled += int(np.count_nonzero(~is_labelled))
+            is_exact = (is_one.sum(axis=1) == 1) & ((part == 0).sum(axis=1) == width - 1)
+            is_one_hot = is_one_hot and bool(is_exact[is_labelled].all())
+        return cls(
+            known=known,
+            low=low,
+            high=high,
+            ones=ones,
+            num_unlabelled=num_unlabelled,
+            is_one_hot=is_one_hot and num_unlabelled < len(labels),
+        )
+
+    def form(self, kind: LabelKind) -> str:
+        """Return the number of columns and the kind of the labels."""
+        width = len(self.known)
+        columns = f"{width:,} column{'s' * (width != 1)}"
+        text = f"{columns} of values" if kind == "values" else f"{columns} of 0 and 1, {kind}"
+        if self.is_one_hot:
+            text += "; one class per node is labels.argmax(axis=1)"
+        missing = f"; {self.num_unlabelled:,} nodes have none" if self.num_unlabelled else ""
+        return text + missing
+
+    def sizes(self, names: tuple[str, ...], *, are_flags: bool) -> str:
+        """Return the counts by column, or their ranges over many columns. ``are_flags``: all values are 0 and 1."""
+        width = len(self.known)
+        if width > _MOST_CLASSES:
+            known = f"{_span(self.known)} known in a column"
+            if are_flags:
+                return f"{known}, {_span(self.ones)} of them 1"
+            return f"{known}, from {self.low.min():g} to {self.high.max():g}"
+        texts = []
+        for name, known, ones, low, high in zip(
+            names or map(str, range(width)), self.known, self.ones, self.low, self.high, strict=True
+        ):
+            counts = f"{ones:,} of {known:,} are 1" if are_flags else f"{known:,} from {low:g} to {high:g}"
+            texts.append(f"{name}: {counts if known else 'none known'}")
+        return ", ".join(texts)
+
+
+def _span(counts: IdArray) -> str:
+    """Return the smallest and the largest of ``counts`` (k,), or the number that all of them are."""
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _classes(labels: IdArray, num_classes: int, names: tuple[str, ...]) -> str:
     """Return the numbers of nodes by class, or their range for many classes. Empty without labels."""
     counts = np.zeros(num_classes, np.int64)
     for start in range(0, len(labels), _LABELS_COUNTED):
@@ -279,7 +412,8 @@ def _labels(labels: IdArray, num_classes: int) -> str:
     if unlabelled == len(labels):
         return ""
     if num_classes <= _MOST_CLASSES:
-        text = ", ".join(f"{name}: {count:,}" for name, count in enumerate(counts.tolist()))
+        shown = names or tuple(map(str, range(num_classes)))
+        text = ", ".join(f"{name}: {count:,}" for name, count in zip(shown, counts.tolist(), strict=True))
     else:
         text = f"{num_classes:,} classes of {int(counts.min()):,} to {int(counts.max()):,} nodes"
     return text + (f"; {unlabelled:,} nodes have none" if unlabelled else "")

@@ -20,10 +20,11 @@ from gloader.errors import ConfigError, GloaderError, SourceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from gloader.convert.keyed_graph import KeyedGraph
     from gloader.convert.options import SourceOptions
     from gloader.convert.source import AnySource
 
-    Opener: TypeAlias = Callable[[str, SourceOptions], AnySource]
+    Opener: TypeAlias = Callable[[str, SourceOptions], AnySource | KeyedGraph]
     PathFinder: TypeAlias = Callable[[str, SourceOptions], list[Path]]
 
 # By prefix, three texts: the module below gloader.convert.sources, the module's function (argument, options) -> source,
@@ -56,17 +57,31 @@ _DEEP = {
     "tables": "source_paths",
 }
 _NO_FILES = frozenset({"builtin", "synthetic"})  # sources without files
+_OWN_LABELS = ("npy", "edges", "pyg", "dgl", "tables")  # sources whose labels may be classes or values
 # The forms of all sources' texts, for messages.
 SOURCE_FORMS: tuple[str, ...] = tuple(form for _, _, form in _OPENERS.values())
 
 
 def is_source(spec: str) -> bool:
-    """True if ``spec`` starts with a source's prefix. Otherwise, it is a path. Pure."""
-    return spec.partition(":")[0] in _OPENERS and ":" in spec
+    """True if ``spec`` starts with a source's prefix, or is a file such as ``graph.yaml``. Otherwise, it is a path."""
+    return is_description(spec) or (spec.partition(":")[0] in _OPENERS and ":" in spec)
+
+
+def is_description(spec: str) -> bool:
+    """True if ``spec`` is the path of a YAML file, which stands for ``tables:`` and this path."""
+    with suppress(OSError, ValueError):  # the text may be an invalid path
+        return (
+            spec.endswith((".yaml", ".yml"))
+            and spec.partition(":")[0] not in _OPENERS
+            and not Path(spec).is_dir()
+        )
+    return False
 
 
 def full_spec(spec: str) -> str:
-    """Return ``spec`` with the short form ``synthetic:demo`` written out. Pure."""
+    """Return ``spec`` with the short forms ``synthetic:demo`` and ``graph.yaml`` written out."""
+    if is_description(spec):
+        return f"tables:{spec}"
     if spec != "synthetic:demo":
         return spec
     from gloader.convert.sources.synthetic import DEMO_SPEC
@@ -74,7 +89,7 @@ def full_spec(spec: str) -> str:
     return f"synthetic:{DEMO_SPEC}"
 
 
-def open_source(spec: str, options: SourceOptions) -> AnySource:
+def open_source(spec: str, options: SourceOptions) -> AnySource | KeyedGraph:
     """Open the source that ``spec`` names, such as ``ogb:ogbn-arxiv``. Nothing is converted yet.
 
     Raises
@@ -145,14 +160,24 @@ def _files_at(path: Path, below: str) -> Iterable[Path]:
     return [path] if path.exists() or not is_pattern(path) else path.parent.glob(path.name)
 
 
-def _require_columns(source: AnySource, options: SourceOptions, spec: str) -> None:
+def _require_columns(source: AnySource | KeyedGraph, options: SourceOptions, spec: str) -> None:
     """Raise ConfigError if ``options`` name edge ends, edge times or edge features that the source does not have."""
+    from gloader.convert.source import GraphSource, Source  # imported late: it takes numpy
+
     named = options.src or options.dst
     if named is not None and not spec.startswith("edges:"):
         raise ConfigError(
             f"--src and --dst name columns of edges:FILE, and {shown(spec)} has no such file; a graph.yaml says src "
             "and dst for each relation"
         )
+    if options.labels_as is not None and spec.partition(":")[0] not in _OWN_LABELS:
+        raise ConfigError(
+            f"--labels-as is for labels in files of your own ({', '.join(f'{name}:' for name in _OWN_LABELS)}), and "
+            f"{shown(spec)} knows its labels; leave it out"
+        )
+    # A `KeyedGraph` becomes a graph later, and `open_keyed` has checked its columns.
+    if not isinstance(source, GraphSource | Source):
+        return
     relations = source.graph().relations
     options.edge_names.require(
         has_times=any(each.edges.has_times for each in relations),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.core.keys import KeyChunk, KeyKind
+    from gloader.dataset.encoders import Encoders
     from gloader.dataset.schema import DatasetKind
     from gloader.types import IdArray, Relation
 
@@ -184,11 +186,12 @@ class Source:
     name: str  # a short display name, such as "ogbn-arxiv"
     origin: str  # the source as the user wrote it, such as "ogb:ogbn-arxiv"
     num_nodes: int  # N
-    num_classes: int  # labels are in 0..num_classes-1
+    num_classes: int  # classes are in 0..num_classes-1; for labels that are values, the number of columns k
     edges: EdgeStream
     features: FeatureStream
-    labels: IdArray  # (N,) class numbers, -1 if unlabelled
+    labels: NDArray[Any]  # (N,) int64 classes, -1 where unknown, or (N, k) float32 values, NaN where unknown
     splits: Splits
+    label_names: tuple[str, ...] = ()  # names of the classes, or of the k columns; empty without names
     edge_features: FeatureStream | None = None  # (E, F_e) in the order of ``edges``
     edge_file: Path | None = None  # the edges' file, for messages
     row_ids: IdArray | None = None  # (N,) each feature row's node; None means that row i belongs to node i
@@ -214,6 +217,7 @@ class Source:
             labelled=NODE,
             num_classes=self.num_classes,
             labels=self.labels,
+            label_names=self.label_names,
             splits=self.splits,
             resident_bytes=self.resident_bytes,
             links=self.links,
@@ -282,6 +286,18 @@ class MeanOf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeKeys:
+    """The keys of a type's nodes: values of the source that identify them.
+
+    ``chunks(max_keys)`` starts again at node 0, and yields at most ``max_keys`` keys at a time.
+    """
+
+    kind: KeyKind
+    num_bytes: int  # bytes of all keys
+    chunks: Callable[[int], Iterator[KeyChunk]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSource:
     """A node type with its features."""
 
@@ -289,6 +305,8 @@ class NodeSource:
     num_nodes: int  # N
     features: FeatureStream | MeanOf | None = None  # None without features
     row_ids: IdArray | None = None  # (N,) each feature row's node; None means that row i belongs to node i
+    keys: NodeKeys | None = None  # None means that the source identifies nodes by their ids
+    encoders: Encoders | None = None  # the rules by which columns of a table became the features
 
     @property
     def given(self) -> FeatureStream | None:
@@ -304,6 +322,7 @@ class RelationSource:
     edges: EdgeStream
     edge_features: FeatureStream | None = None  # (E, F_e) in the order of ``edges``
     edge_file: Path | None = None  # the edges' file, for messages
+    encoders: Encoders | None = None  # the rules by which columns of a table became the edge features
     # True if the stream has every edge in both directions, so no reverse relation is needed.
     is_symmetric: bool = False
 
@@ -317,15 +336,17 @@ class GraphSource:
     nodes: tuple[NodeSource, ...]
     relations: tuple[RelationSource, ...]
     labelled: str  # the type with labels and splits
-    num_classes: int
-    labels: IdArray  # (N,) labels for the labelled type, -1 if unlabelled
+    num_classes: int  # as in `Source`
+    labels: NDArray[Any]  # the labelled type's labels, as in `Source`
     splits: Splits  # ids within the labelled type
+    label_names: tuple[str, ...] = ()  # as in `Source`
     # Kind of the dataset. "homogeneous" means one type and one relation, for which messages use no names.
     kind: DatasetKind = "hetero"
     resident_bytes: int = 0  # memory that the streams keep all the time, such as row offsets
     links: tuple[LinkSource, ...] = ()  # tables of edges to predict
     column_notes: tuple[str, ...] = ()  # lines for the receipt on the columns' roles
     unused: tuple[str, ...] = ()  # parts of the source that the dataset will not have
+    key_note: str = ""  # line for the receipt on keys; empty without keys
 
     @property
     def has_names(self) -> bool:

@@ -6,17 +6,19 @@ numbers of rows, labels and splits are checked here, as these are in memory.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gloader.convert.derived import derivation_order
 from gloader.convert.readers.node_arrays import check_splits, count_classes, few_classes
 from gloader.dataset.schema import checked_schema
-from gloader.dataset.values import MAX_CLASSES
+from gloader.dataset.values import MAX_CLASSES, first_infinite
 from gloader.errors import ConfigError, ShapeError, SourceError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gloader.convert.source import AnySource, EdgeStream, FeatureStream
     from gloader.types import IdArray
 
@@ -54,7 +56,11 @@ def check_source(source: AnySource) -> None:
     for each in graph.relations:
         _check_edge_features(each.edges, each.edge_features, graph.where(each))
     derivation_order(graph)
-    _check_labels(graph.labels, count, graph.num_classes, where)
+    if graph.labels.ndim == 2:
+        _check_values(graph.labels, count, graph.num_classes, where)
+    else:
+        _check_classes(graph.labels, count, graph.num_classes, where)
+    _check_names(graph.label_names, graph.num_classes, where)
     check_splits(graph.splits, graph.labels, where=where)
 
 
@@ -86,7 +92,36 @@ def _check_edge_features(edges: EdgeStream, features: FeatureStream | None, wher
         raise ShapeError(f"{where}: edge features have {features.dim} columns; at least 1 is needed")
 
 
-def _check_labels(labels: IdArray, num_nodes: int, num_classes: int, where: str) -> None:
+def _check_names(names: tuple[str, ...], count: int, where: str) -> None:
+    """Raise SourceError if labels have names, but not one for each class or column, or a name occurs twice."""
+    if names and not len(names) == len(set(names)) == count:
+        raise SourceError(
+            f"{where}: {len(names)} names for {count} classes or label columns ({', '.join(map(repr, names[:8]))}); "
+            "there must be one for each, all different"
+        )
+
+
+def _check_values(labels: NDArray[Any], num_nodes: int, num_columns: int, where: str) -> None:
+    """Raise an error if label values (N, k) have the wrong shape or dtype, or are infinite."""
+    if labels.shape[0] != num_nodes or labels.shape[1] < 1 or labels.dtype != np.float32:
+        raise ShapeError(
+            f"{where}: labels have shape {labels.shape} and dtype {labels.dtype}; they must be ({num_nodes}, k) float32"
+        )
+    if labels.shape[1] != num_columns:
+        raise ConfigError(
+            f"{where}: num_classes is {num_columns}, and the labels are {labels.shape[1]} columns of values instead of "
+            "classes; leave num_classes out"
+        )
+    index = first_infinite(labels.reshape(-1))
+    if index >= 0:
+        row, column = divmod(index, labels.shape[1])
+        raise SourceError(
+            f"{where}: node {row} has label {labels[row, column]} in column {column}; a label is finite, or NaN where "
+            "it is unknown"
+        )
+
+
+def _check_classes(labels: IdArray, num_nodes: int, num_classes: int, where: str) -> None:
     """Raise an error if labels (N,) have the wrong shape, are out of range, or are probably not class numbers."""
     if labels.shape != (num_nodes,):
         raise ShapeError(f"{where}: labels have shape {labels.shape}; they must be ({num_nodes},)")

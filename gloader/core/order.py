@@ -309,7 +309,9 @@ class EpochOrder:
     @property
     def num_held(self) -> int:
         """Number of seeds or positions in the longest array that this order holds, for the memory plan."""
-        return max(len(self.seeds), self.num_items)
+        longest = max(len(self.seeds), self.num_items)
+        # The draws of groups hold the groups, and their order while an epoch is drawn.
+        return longest if self.draws is None or self.draws.groups is None else 2 * longest
 
     def ready_epoch(self, epoch: int) -> None:
         """Compute the order of ``epoch`` and keep it for later calls."""
@@ -530,14 +532,21 @@ class Draws:
     """The number and the weights of an epoch's draws from n items. Thread-safe.
 
     Draws are computed from a hash of (seed, epoch, draw), so that a resumed epoch draws the same items.
+
+    With groups, every group has equally many draws, and the items of a group differ by at most one draw.
     """
 
     num_draws: int  # per epoch
     weights: NDArray[np.float64] | None = None  # (n,) weights of the items; None draws evenly
     replace: bool = True  # True if an item may be drawn more than once
+    groups: IdArray | None = (
+        None  # (n,) the group of each item, without weights; None draws from all items alike
+    )
 
     def check(self, num_items: int) -> None:
         """Raise SeedError if these draws do not fit ``num_items`` items."""
+        if self.groups is not None:
+            self._check_groups(self.groups, num_items)
         if self.weights is None:
             return
         if self.weights.shape != (num_items,):
@@ -549,9 +558,24 @@ class Draws:
                 f"{self.num_draws} draws without replacement of {possible} seeds whose weight is above 0; draw fewer"
             )
 
+    def _check_groups(self, groups: IdArray, num_items: int) -> None:
+        """Raise SeedError if ``groups`` do not fit ``num_items`` items or the number of draws."""
+        if groups.shape != (num_items,):
+            raise SeedError(f"{groups.shape[0]} groups for {num_items} seeds; give one for each seed")
+        if self.weights is not None or not self.replace:
+            raise SeedError(
+                "groups of seeds are drawn alike and with repeats; give neither weights nor replace=False"
+            )
+        if self.num_draws % (num_groups := len(np.unique(groups))):
+            raise SeedError(
+                f"{self.num_draws} draws from {num_groups} groups; give a multiple, so that all have equally many"
+            )
+
     def positions(self, num_items: int, *, seed: int, epoch: int) -> IdArray:
         """Return the drawn items (num_draws,) int64 of ``epoch``, in draw order. Pure."""
         key = mix_int((seed + _DRAWS) % 2**64)
+        if self.groups is not None:
+            return self._grouped_positions(self.groups, key, epoch)
         if self.replace:
             chances = _chances(self.num_draws, key, epoch)  # (num_draws,) random numbers in [0, 1)
             if self.weights is None:
@@ -576,9 +600,36 @@ class Draws:
         times[self.weights == 0] = np.inf
         return np.argsort(times, kind="stable")[: self.num_draws]
 
+    def _grouped_positions(self, groups: IdArray, key: int, epoch: int) -> IdArray:
+        """Return the draws of `positions`, equally many from each group."""
+        by_group = np.argsort(groups, kind="stable")
+        ends = np.append(np.flatnonzero(np.diff(groups[by_group])) + 1, len(groups))
+        drawn = np.empty(self.num_draws, dtype=np.int64)
+        per_group = self.num_draws // len(ends)
+        start = 0
+        for number, end in enumerate(ends.tolist()):
+            members, start = by_group[start:end], end
+            part = drawn[number * per_group : (number + 1) * per_group]
+            num_rounds, num_rest = divmod(per_group, len(members))
+            # Every item is drawn in each full round. A permutation chooses the items of the last one. The order of the
+            # draws does not matter here, because all draws are permuted together below.
+            part[: len(part) - num_rest] = np.tile(members, num_rounds)
+            if num_rest:
+                chosen = epoch_permutation(
+                    len(members), seed=mix_int((key + number + 1) % 2**64), epoch=epoch
+                )
+                part[len(part) - num_rest :] = members[chosen[:num_rest]]
+        return drawn[epoch_permutation(self.num_draws, seed=key, epoch=epoch)]
+
     def facts(self) -> dict[str, Any]:
         """Return the properties that identify these draws, without the weights, for a loader's saved state."""
-        return {"num_draws": self.num_draws, "replace": self.replace, "is_weighted": self.weights is not None}
+        given = {
+            "num_draws": self.num_draws,
+            "replace": self.replace,
+            "is_weighted": self.weights is not None,
+        }
+        # Groups are omitted if there are none, so that states from before groups existed stay valid.
+        return given if self.groups is None else given | {"is_grouped": True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.config import IoMode, Verify
+    from gloader.dataset.keys import Missing
     from gloader.dataset.link_table import LinkTable
     from gloader.dataset.schema import DatasetKind
     from gloader.dataset.tables import EdgeTable, FeatureRows, NodeTable
-    from gloader.dataset.values import ValueLimits
+    from gloader.dataset.values import LabelKind, ValueLimits
     from gloader.samplers import CscGraph
     from gloader.ssd_store import FeatureStore
     from gloader.ssd_store.format.format import ArrayRecord, Manifest
@@ -383,7 +384,7 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes; labels are in 0..num_classes-1."""
+        """Number of classes, which are 0..num_classes-1. For labels that are values, the number of columns k."""
         classes: int = self.metadata["num_classes"]
         return classes
 
@@ -433,12 +434,27 @@ class Dataset:
         return content_digest(self._manifest, self._schema)
 
     @property
-    def labels(self) -> IdArray:
-        """(N,) int64 class of each node in the labelled type, -1 if unlabelled. Verified, read-only."""
+    def labels(self) -> NDArray[Any]:
+        """The labelled type's labels: (N,) int64 classes, or (N, k) float32 values; see `NodeTable.labels`."""
         return self.labelled.labels
 
-    def labels_of(self, nodes: IdArray) -> IdArray:
-        """Return the classes (n,) of the labelled type's ``nodes`` (n,); see `NodeTable.labels_of`."""
+    @property
+    def label_kind(self) -> LabelKind:
+        """The kind of the labels: "classes" (int64), or "binary", "multilabel" or "values" (float32)."""
+        return self.labelled.label_kind
+
+    @property
+    def label_names(self) -> tuple[str, ...] | None:
+        """The names of the classes, or of the k label columns; None without names."""
+        return self.labelled.label_names
+
+    @property
+    def label_width(self) -> int:
+        """k, the number of label columns; 1 for classes."""
+        return self.labelled.label_width
+
+    def labels_of(self, nodes: IdArray) -> NDArray[Any]:
+        """Return the labels of the labelled type's ``nodes`` (n,); see `NodeTable.labels_of`."""
         return self.labelled.labels_of(nodes)
 
     @property
@@ -460,6 +476,35 @@ class Dataset:
     def original_ids(self) -> IdArray | None:
         """(N,) int64 ids that the labelled type's nodes had before the preparation; None if nodes kept their ids."""
         return self.labelled.original_ids
+
+    def keys_of(self, ids: Any, node_type: str | None = None) -> NDArray[Any]:
+        """Return the keys (n,) of the nodes ``ids`` (n,): int64, uint64, or an object array of str.
+
+        A key is the name of a node in the source. By default, ``node_type`` is the labelled type. Raises as
+        `NodeKeys.keys_of`; KeyError for an unknown type.
+        """
+        return self._keyed(node_type).keys_of(ids)
+
+    def ids_of(self, keys: Any, node_type: str | None = None, *, missing: Missing = "error") -> IdArray:
+        """Return the nodes (n,) int64 with the keys ``keys`` (n,).
+
+        Parameters
+        ----------
+        keys : array, list or other sequence of int or str
+        node_type : the nodes' type; by default, the labelled type
+        missing : what happens to a key that no node has: "error" raises an error, "-1" gives -1
+
+        Raises
+        ------
+        UnknownKeyError, ConfigError, ShapeError, ChecksumError, StoreOpenError, StoreReadError, FormatError
+            As `NodeKeys.ids_of`.
+        KeyError
+            There is no such type.
+        """
+        return self._keyed(node_type).ids_of(keys, missing=missing)
+
+    def _keyed(self, node_type: str | None) -> NodeTable:
+        return self.labelled if node_type is None else self.node_tables[node_type]
 
     def in_original_order(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return ``values`` (N, ...), one per node of the labelled type; see `NodeTable.in_original_order`."""
@@ -555,6 +600,9 @@ def arrays_of(dataset: Dataset) -> dict[str, Any]:
         for name, arrays in columns.items()
     }
     links = {name: _links(table) for name, table in dataset.link_tables.items()}
+    # One column of whole numbers would become classes again, so the arrays say that the labels are values.
+    of_labels: dict[str, Any] = {} if dataset.label_kind == "classes" else {"labels_as": "values"}
+    of_labels |= {} if dataset.label_names is None else {"label_names": dataset.label_names}
     splits = {"train": labelled.train, "valid": labelled.valid, "test": labelled.test}
     if dataset.kind == "homogeneous":
         (graph,), (table,) = graphs.values(), nodes.values()
@@ -566,6 +614,7 @@ def arrays_of(dataset: Dataset) -> dict[str, Any]:
             "indices": graph.indices,
             **splits,
             **edge_columns,
+            **of_labels,
             **({"links": links} if links else {}),
         }
     for name, each in dataset.link_tables.items():
@@ -578,6 +627,7 @@ def arrays_of(dataset: Dataset) -> dict[str, Any]:
         "labels": {labelled.name: labelled.labels},
         "num_classes": dataset.num_classes,
         **splits,
+        **of_labels,
         **{name: column for name, column in {**columns, "links": links}.items() if column},
     }
 

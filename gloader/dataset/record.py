@@ -12,14 +12,20 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from gloader.core.dtypes import SCALE_SUFFIX, STORED_DTYPES
+from gloader.dataset.key_record import KEY_ARRAYS, wrong_keys
 from gloader.dataset.link_record import NEGATIVES, LinkLimits, link_arrays, read_links
 from gloader.dataset.schema import HETERO_KIND, KIND, DatasetSchema, read_schema, relation_text
-from gloader.dataset.values import DTYPES, MAX_CLASSES, ValueLimits
+from gloader.dataset.values import DTYPES, LABEL_KINDS, LABEL_VALUE_DTYPE, MAX_CLASSES, LabelKind, ValueLimits
 from gloader.errors import FormatError
-from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE, is_of_links
+from gloader.ssd_store.format.manifest import (
+    EDGE_COLUMNS_FEATURE,
+    KEYS_FEATURE,
+    LABEL_VALUES_FEATURE,
+    is_of_links,
+)
 from gloader.types import EDGE
 
 if TYPE_CHECKING:
@@ -33,12 +39,15 @@ if TYPE_CHECKING:
 LABELS: Final = ("labels", "train", "valid", "test")  # the labelled type's arrays
 EDGES: Final = ("indptr", "indices")  # each relation's arrays
 REQUIRED_ARRAYS: Final = (*EDGES, "features", *LABELS)  # in a homogeneous dataset
-# The plain names of the arrays that a node type (_OF_NODES) or a relation (_OF_EDGES) may have. EDGE_COLUMNS came with
-# a later version of gloader, so they need a format feature in the record.
-_OF_NODES: Final = ("features", "features.scale", *LABELS, "original_ids")
+# The plain names of the arrays that a node type (_OF_NODES) or a relation (_OF_EDGES) may have. EDGE_COLUMNS and
+# KEY_ARRAYS came with later versions of gloader, so they need a format feature in the record.
+_OF_NODES: Final = ("features", "features.scale", *LABELS, "original_ids", *KEY_ARRAYS)
 EDGE_COLUMNS: Final = ("edge_features", "edge_features.scale", "edge_time")
 _OF_EDGES: Final = (*EDGES, "edge_weight", *EDGE_COLUMNS)
-MATRICES: Final = ("features", "edge_features")  # two-dimensional arrays
+MATRICES: Final = ("features", "edge_features")  # feature matrices, whose rows may be divided over machines
+LABELS_ENTRY: Final = (
+    "labels"  # the metadata entry about labels: {"kind": LabelKind, "names": [text, ...] or absent}
+)
 
 
 def check_record(root: Path, manifest: Manifest) -> DatasetSchema:
@@ -68,12 +77,14 @@ def check_record(root: Path, manifest: Manifest) -> DatasetSchema:
         num_nodes, num_edges = arrays["features"].shape[0], arrays["indices"].shape[0]
         sizes = f"{num_nodes} rows of features and {num_edges} edges"
         _check_arrays(root, arrays, _lengths(num_nodes, num_nodes, num_edges), sizes)
+        _check_keys(root, arrays, num_nodes)
     classes = manifest.metadata.get("num_classes")
     if type(classes) is not int or not 1 <= classes <= MAX_CLASSES:
         raise FormatError(
             f"{root}: num_classes is {repr(classes)[:100]}; it must be a whole number in 1..{MAX_CLASSES}"
         )
     _check_columns_known(root, manifest)
+    _check_labels(root, manifest, schema)
     _check_ranges(root, manifest)
     return replace(schema, links=read_links(root, manifest, schema))
 
@@ -163,6 +174,7 @@ def _check_typed(root: Path, manifest: Manifest, schema: DatasetSchema) -> None:
     for node_type, count in schema.num_nodes.items():
         arrays = table(schema.node_folder(node_type), _OF_NODES)
         _check_arrays(root, arrays, _lengths(count, count, 0), f"{count} nodes of type {node_type!r}")
+        _check_keys(root, arrays, count)
         present = [name for name in LABELS if name in arrays]
         if present and len(present) < len(LABELS):
             missing = [name for name in LABELS if name not in arrays]
@@ -206,14 +218,15 @@ def _check_arrays(
 ) -> None:
     """Raise FormatError for a wrong dtype, dimension or length, or missing scales. ``sizes`` is for the message."""
     for name, dtypes in DTYPES.items():
-        if name not in arrays:
+        if name not in arrays or name in KEY_ARRAYS:  # `wrong_keys` has the rules for keys
             continue
         entry = arrays[name]
         if entry.dtype not in dtypes:
             raise FormatError(
                 f"{root}: {entry.name} has dtype {entry.dtype}; it must be {' or '.join(dtypes)}"
             )
-        num_dimensions = 2 if name in MATRICES else 1
+        is_matrix = name in MATRICES or (name == "labels" and entry.dtype == LABEL_VALUE_DTYPE)
+        num_dimensions = 2 if is_matrix else 1
         if len(entry.shape) != num_dimensions or entry.shape[0] != lengths.get(name, entry.shape[0]):
             raise FormatError(
                 f"{root}: shapes contradict each other: {entry.name} {entry.shape} with {sizes}"
@@ -231,18 +244,84 @@ def _check_arrays(
             )
 
 
+def _check_keys(root: Path, arrays: Mapping[str, ArrayRecord], num_nodes: int) -> None:
+    """Raise FormatError if the arrays with a type's keys are incomplete or contradict each other."""
+    if (message := wrong_keys(arrays, num_nodes)) is not None:
+        raise FormatError(f"{root}: {message}")
+
+
 def _check_columns_known(root: Path, manifest: Manifest) -> None:
-    """Raise FormatError if a relation has edge features or times, and the record does not name the format feature.
+    """Raise FormatError if the record has edge features, edge times or keys, and does not name their format feature.
 
     The feature of link tables is checked earlier, when the manifest is read.
     """
-    columns = [
-        name for name in manifest.arrays if name.rpartition("/")[2] in EDGE_COLUMNS and not is_of_links(name)
-    ]
-    if columns and EDGE_COLUMNS_FEATURE not in manifest.required_features:
+    for names, feature in ((EDGE_COLUMNS, EDGE_COLUMNS_FEATURE), (KEY_ARRAYS, KEYS_FEATURE)):
+        found = [
+            name for name in manifest.arrays if name.rpartition("/")[2] in names and not is_of_links(name)
+        ]
+        if found and feature not in manifest.required_features:
+            raise FormatError(
+                f"{root}: with the array {found[0]!r}, the record must name the required feature {feature!r}"
+            )
+
+
+def _check_labels(root: Path, manifest: Manifest, schema: DatasetSchema) -> None:
+    """Raise FormatError if the labels' array contradicts its format feature, its metadata or the number of classes."""
+    name = next(
+        schema.node_folder(node_type) + "labels"
+        for node_type in schema.num_nodes
+        if schema.node_folder(node_type) + "labels" in manifest.arrays
+    )
+    entry = manifest.arrays[name]
+    are_values = entry.dtype == LABEL_VALUE_DTYPE
+    if are_values and LABEL_VALUES_FEATURE not in manifest.required_features:
         raise FormatError(
-            f"{root}: with the array {columns[0]!r}, the record must name the required feature {EDGE_COLUMNS_FEATURE!r}"
+            f"{root}: with labels of dtype {entry.dtype}, the record must name the required feature "
+            f"{LABEL_VALUES_FEATURE!r}"
         )
+    classes = manifest.metadata["num_classes"]
+    if are_values and entry.shape[1] != classes:
+        raise FormatError(
+            f"{root}: labels have {entry.shape[1]} columns and num_classes is {classes}; both must be the same"
+        )
+    given = manifest.metadata.get(LABELS_ENTRY)
+    if given is None:
+        return
+    kind, names = (given.get("kind"), given.get("names")) if isinstance(given, dict) else (None, None)
+    allowed = LABEL_KINDS[1:] if are_values else LABEL_KINDS[:1]
+    if kind not in allowed or (kind == "binary" and classes != 1):
+        raise FormatError(
+            f"{root}: the kind of the labels is {repr(kind)[:100]}; with {entry.dtype} {entry.shape} it must be "
+            f"{' or '.join(allowed)}"
+        )
+    if names is not None and not _are_names(names, classes):
+        raise FormatError(f"{root}: the names of the labels must be a list of {classes} different texts")
+
+
+def _are_names(names: object, count: int) -> bool:
+    """Return True if ``names`` is a list of ``count`` different texts."""
+    return (
+        isinstance(names, list)
+        and all(isinstance(name, str) for name in names)
+        and len(names) == len(set(names)) == count
+    )
+
+
+def read_label_kind(manifest: Manifest, *, are_values: bool) -> LabelKind:
+    """Return the kind of the labels from a checked record; ``are_values`` is True for float32 labels (N, k). Pure.
+
+    Without an entry, labels are "classes" or "values".
+    """
+    entry = manifest.metadata.get(LABELS_ENTRY)
+    if entry is None:
+        return "values" if are_values else "classes"
+    return cast("LabelKind", entry["kind"])
+
+
+def read_label_names(manifest: Manifest) -> tuple[str, ...] | None:
+    """Return the names of the classes, or of the k columns, from a checked record; None without names. Pure."""
+    names = manifest.metadata.get(LABELS_ENTRY, {}).get("names")
+    return None if names is None else tuple(names)
 
 
 def _check_ranges(root: Path, manifest: Manifest) -> None:

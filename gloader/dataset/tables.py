@@ -12,6 +12,7 @@ checksums match) and checked (its values are valid) when it is loaded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -21,9 +22,16 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import numpy as np
 
 from gloader.core.near_names import missing_key, near_attributes
+from gloader.dataset.keys import NodeKeys
 from gloader.dataset.link_record import link_arrays
 from gloader.dataset.link_table import LinkArrays, LinkTable
-from gloader.dataset.record import edge_limits, link_limits, node_limits
+from gloader.dataset.record import (
+    edge_limits,
+    link_limits,
+    node_limits,
+    read_label_kind,
+    read_label_names,
+)
 from gloader.dataset.schema import relation_text
 from gloader.dataset.values import DTYPES, check_array, wrong_value
 from gloader.errors import ConfigError, ShapeError
@@ -41,8 +49,10 @@ if TYPE_CHECKING:
 
     from gloader.config import IoMode, Verify
     from gloader.core.ids import HeldRows
+    from gloader.core.keys import KeyKind
+    from gloader.dataset.keys import Missing
     from gloader.dataset.schema import DatasetSchema
-    from gloader.dataset.values import ValueLimits
+    from gloader.dataset.values import LabelKind, ValueLimits
     from gloader.ssd_store.format.format import ArrayRecord, Manifest
     from gloader.ssd_store.os_io import OsIO
     from gloader.types import IdArray, Relation
@@ -96,12 +106,18 @@ class TableArrays:
         return array
 
     def load_at(self, name: str, positions: IdArray) -> NDArray[Any]:
-        """Return array ``name``'s elements at ``positions`` (n,). Raises as `load`; ShapeError for a wrong position."""
+        """Return array ``name``'s elements or rows at ``positions`` (n,). Raises as `load`.
+
+        Raises ShapeError for a wrong position.
+        """
         with self.as_opened():
             values = load_elements(self.root, self.records[name], positions, os_io=self.os_io)
         wrong_index = self.limits.first_wrong(name, values)
         if wrong_index >= 0:
-            message = self.limits.describe(name, int(positions[wrong_index]), values[wrong_index])
+            # Rows count as their elements, one row after the other.
+            row, column = divmod(wrong_index, values[0].size)
+            position = int(positions[row]) * values[0].size + column
+            message = self.limits.describe(name, position, values.reshape(-1)[wrong_index])
             raise wrong_value(self.path(name), name, message)
         return values
 
@@ -305,13 +321,42 @@ class NodeTable:
         """True if the nodes have labels and splits. Exactly one type has them."""
         return "labels" in self._arrays.records
 
+    @property
+    def label_kind(self) -> LabelKind:
+        """The kind of the labels: "classes", "binary", "multilabel" or "values".
+
+        Raises
+        ------
+        ConfigError
+            The type has no labels.
+        """
+        self._require_labels()
+        return read_label_kind(
+            self._arrays.manifest, are_values=len(self._arrays.records["labels"].shape) == 2
+        )
+
+    @property
+    def label_names(self) -> tuple[str, ...] | None:
+        """The names of the classes, or of the k label columns; None without names. Raises as `label_kind`."""
+        self._require_labels()
+        return read_label_names(self._arrays.manifest)
+
+    @property
+    def label_width(self) -> int:
+        """k, the number of label columns; 1 for classes. Raises as `label_kind`."""
+        self._require_labels()
+        return math.prod(self._arrays.records["labels"].shape[1:])
+
     @cached_property
-    def labels(self) -> IdArray:
-        """(N,) int64 classes, -1 if unlabelled. Verified, read-only."""
+    def labels(self) -> NDArray[Any]:
+        """The labels, verified and read-only.
+
+        (N,) int64 classes, -1 where unknown, or (N, k) float32 values, NaN where unknown: see `label_kind`.
+        """
         return self._load("labels")
 
-    def labels_of(self, nodes: IdArray) -> IdArray:
-        """Return the verified classes (n,) int64 for ``nodes`` (n,), -1 if unlabelled.
+    def labels_of(self, nodes: IdArray) -> NDArray[Any]:
+        """Return the verified labels of ``nodes`` (n,), as in `labels`: (n,) int64 classes, or (n, k) float32 values.
 
         Only these labels are held in memory, while `labels` holds all N. Call this once for all seeds, not per batch.
 
@@ -324,7 +369,7 @@ class NodeTable:
         ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError
             The bytes differ from the written bytes, or cannot be read.
         FormatError
-            A label is not a class.
+            A label is not a class, or is infinite.
         """
         self._require_labels()
         return self._arrays.load_at("labels", nodes)
@@ -377,13 +422,35 @@ class NodeTable:
         ordered[self.original_ids] = values
         return ordered
 
+    @property
+    def has_keys(self) -> bool:
+        """True if the nodes have keys, the names of nodes in the source."""
+        return "keys" in self._arrays.records
+
+    @property
+    def key_kind(self) -> KeyKind | None:
+        """The kind of the keys: int64, uint64, text or uuid. None without keys."""
+        return self._keys.kind if self.has_keys else None
+
+    def keys_of(self, ids: Any) -> NDArray[Any]:
+        """Return the keys (n,) of the nodes ``ids`` (n,); see `NodeKeys.keys_of`."""
+        return self._keys.keys_of(ids)
+
+    def ids_of(self, keys: Any, *, missing: Missing = "error") -> IdArray:
+        """Return the nodes (n,) int64 with the keys ``keys`` (n,); see `NodeKeys.ids_of`."""
+        return self._keys.ids_of(keys, missing=missing)
+
+    @cached_property
+    def _keys(self) -> NodeKeys:
+        return NodeKeys(self._arrays, self.name, self.num_nodes)
+
     def _features(self) -> FeatureRows:
         """Return the feature rows. Raises ConfigError if there are none."""
         if self.feature_rows is None:
             raise ConfigError(f"{self._arrays.root}: nodes of type {self.name!r} have no features")
         return self.feature_rows
 
-    def _load(self, name: str) -> IdArray:
+    def _load(self, name: str) -> NDArray[Any]:
         """Return the labels or a split in memory, verified and checked."""
         self._require_labels()
         return self._arrays.load(name)

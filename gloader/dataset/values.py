@@ -9,13 +9,15 @@ folder of its table.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 
 from gloader.core.dtypes import FEATURE_DTYPES
 from gloader.core.kernels import njit
 from gloader.core.value_kernels import first_bad_weight, first_descent, first_outside
+from gloader.dataset.key_record import KEY_DTYPES
+from gloader.dataset.key_record import NODES as KEY_NODES
 from gloader.errors import FormatError, GraphError
 
 if TYPE_CHECKING:
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
 # Maximum number of classes of a dataset. The limit is far above real numbers of classes, and a model, which has one row
 # of weights per class, still fits in memory.
 MAX_CLASSES: Final = 1_000_000
+# The kind of a dataset's labels. "classes" are int64 (N,), -1 where unknown. The others are float32 (N, k), NaN where
+# unknown: "binary" is one column of 0 and 1, "multilabel" are several, "values" are columns of any finite numbers.
+LabelKind: TypeAlias = Literal["classes", "binary", "multilabel", "values"]
+LABEL_KINDS: Final[tuple[LabelKind, ...]] = ("classes", "binary", "multilabel", "values")
+LABEL_VALUE_DTYPE: Final = "float32"  # the dtype of labels that are values; classes are int64
+_STEP_ELEMENTS: Final = 1 << 20  # label values per step of a check, so that its temporary arrays stay small
 # The allowed dtypes of each array on disk, by plain name.
 DTYPES: Final[dict[str, tuple[str, ...]]] = {
     "indptr": ("int64",),
@@ -36,14 +44,16 @@ DTYPES: Final[dict[str, tuple[str, ...]]] = {
     "edge_time": ("int64",),
     "features": FEATURE_DTYPES,
     "features.scale": ("float32",),
-    "labels": ("int64",),
+    "labels": ("int64", LABEL_VALUE_DTYPE),
     "train": ("int64",),
     "valid": ("int64",),
     "test": ("int64",),
     "original_ids": ("int64",),
+    **KEY_DTYPES,
 }
 _TOPOLOGY: Final = ("indptr", "indices", "edge_weight", "edge_time")  # arrays whose errors are GraphErrors
-_NODES: Final = ("train", "valid", "test", "original_ids")  # arrays of node ids
+_NODES: Final = ("train", "valid", "test", "original_ids", KEY_NODES)  # arrays of node ids
+_PERMUTATIONS: Final = ("original_ids", KEY_NODES)  # arrays in which each node id occurs once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,20 +62,22 @@ class ValueLimits:
 
     num_nodes: int  # N; for a relation, its number of destinations
     num_edges: int  # E
-    num_classes: int  # labels are below it
+    num_classes: int  # classes are below it; for labels that are values, the number of columns k
     num_sources: int  # number of nodes that edges may come from
 
     def first_wrong(self, name: str, values: NDArray[Any]) -> int:
         """Return the index of the first invalid value in ``values``, a part of the array ``name``, or -1. Pure.
 
-        The order of ``indptr`` and repeated ``original_ids`` are checked only in `ValueCheck`. Arrays without limits
-        may hold any values.
+        Rows (n, k) count as n * k values, one row after the other. The order of ``indptr`` and repeated
+        ``original_ids`` are checked only in `ValueCheck`. Arrays without limits may hold any values.
         """
         # Loaded arrays are read-only. To numba, a writable array has another type and would need a second compilation.
         view = values.view()
         view.flags.writeable = False
         if name == "edge_weight":
             return int(first_bad_weight(view))
+        if name == "labels" and view.dtype.kind == "f":
+            return first_infinite(view.reshape(-1))
         limits = self._range(name)
         return -1 if limits is None else int(first_outside(view, *limits))
 
@@ -75,9 +87,12 @@ class ValueLimits:
         Parameters
         ----------
         name : the array's plain name
-        position : the element's number in the whole array
+        position : the element's number in the whole array; rows count as in `first_wrong`
         value : the element
         """
+        if name == "labels" and isinstance(value, np.floating):
+            row, column = divmod(position, self.num_classes)
+            return f"labels[{row}, {column}] = {value} is not finite; a label is a number, or NaN where it is unknown"
         element = f"{name}[{position}] = {value}"
         limits = self._range(name)
         if limits is None:
@@ -111,17 +126,18 @@ class ValueCheck:
         self._limits = limits
         self._count = 0  # elements checked so far
         self._last = 0  # last element of the previous part, for indptr
-        self._seen: NDArray[np.uint64] | None = None  # one bit per node, for original_ids
+        self._seen: NDArray[np.uint64] | None = None  # one bit per node, for permutations
 
     def wrong(self, values: NDArray[Any]) -> str | None:
         """Check the next ``values`` (n,); return a message about the first invalid value, or None."""
+        values = values.reshape(-1)
         first, self._count = self._count, self._count + len(values)
         wrong_index = self._limits.first_wrong(self._name, values)
         if wrong_index >= 0:
             return self._limits.describe(self._name, first + wrong_index, values[wrong_index])
         if len(values) == 0:
             return None
-        return self._wrong_order(values, first) if self._name in ("indptr", "original_ids") else None
+        return self._wrong_order(values, first) if self._name in ("indptr", *_PERMUTATIONS) else None
 
     def wrong_end(self) -> str | None:
         """Return a message about an invalid last value, or None. Call it after the last part."""
@@ -139,7 +155,7 @@ class ValueCheck:
         """
         view = values.view()
         view.flags.writeable = False
-        if self._name == "original_ids":
+        if self._name in _PERMUTATIONS:
             # N ids in 0..N-1 without a repeat are a permutation. The bits are allocated only after the first ids were
             # read. Otherwise, a damaged record without such a file could state so many nodes that memory does not
             # suffice.
@@ -149,7 +165,7 @@ class ValueCheck:
             return (
                 None
                 if repeat < 0
-                else f"original_ids[{first + repeat}] = {values[repeat]} occurs twice; each id occurs once"
+                else f"{self._name}[{first + repeat}] = {values[repeat]} occurs twice; each id occurs once"
             )
         if first == 0 and values[0] != 0:
             return f"indptr[0] is {values[0]}; it must be 0"
@@ -162,6 +178,51 @@ class ValueCheck:
             )
         self._last = int(values[-1])
         return None
+
+
+def has_label(labels: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which rows of ``labels`` have a label, (N,) bool. Pure.
+
+    Parameters
+    ----------
+    labels : (N,) classes, -1 where unknown, or (N, k) values, NaN where unknown. A row with a single known value has a
+        label
+    """
+    if labels.ndim == 1:
+        return np.asarray(labels >= 0)
+    known = np.empty(labels.shape[0], np.bool_)
+    step = max(1, _STEP_ELEMENTS // max(1, labels.shape[1]))
+    for start in range(0, labels.shape[0], step):
+        np.logical_not(np.isnan(labels[start : start + step]).all(axis=1), out=known[start : start + step])
+    return known
+
+
+def label_kind_of(labels: NDArray[Any]) -> LabelKind:
+    """Return the kind of ``labels``, (N,) classes or (N, k) values, from their dtype and values. Pure.
+
+    Columns without any value other than NaN are "values", because they do not show that 0 and 1 are meant.
+    """
+    if labels.ndim == 1:
+        return "classes"
+    flat, is_known = labels.reshape(-1), False
+    for start in range(0, flat.shape[0], _STEP_ELEMENTS):
+        part = flat[start : start + _STEP_ELEMENTS]
+        is_zero_or_one = (part == 0) | (part == 1)
+        if not (is_zero_or_one | np.isnan(part)).all():
+            return "values"
+        is_known = is_known or bool(is_zero_or_one.any())
+    if not is_known:
+        return "values"
+    return "binary" if labels.shape[1] == 1 else "multilabel"
+
+
+def first_infinite(values: NDArray[Any]) -> int:
+    """Return the index of the first infinite number in ``values`` (n,), or -1. Pure."""
+    for start in range(0, values.shape[0], _STEP_ELEMENTS):
+        infinite = np.flatnonzero(np.isinf(values[start : start + _STEP_ELEMENTS]))
+        if infinite.size:
+            return start + int(infinite[0])
+    return -1
 
 
 def check_array(path: Path, name: str, values: NDArray[Any], limits: ValueLimits) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gloader.core.kernels import njit
+from gloader.dataset.key_record import BUCKETS, HASHES, KEYS, OFFSETS, AscendingCheck
 from gloader.dataset.link_record import LinkCheck, link_arrays
 from gloader.dataset.record import MATRICES, all_limits, check_record, link_limits
 from gloader.dataset.schema import relation_text
@@ -145,7 +146,17 @@ def verify_dataset(
             if plain == "edge_time":  # its check also needs the offsets of the same relation
                 offsets = manifest.arrays[array.removesuffix(plain) + "indptr"]
                 by_array[array] = TimeCheck(array_pieces(root, offsets, os_io=os_io))
-            elif plain.partition(".")[0] not in MATRICES:  # any feature value and scale is valid
+            elif plain in (OFFSETS, BUCKETS, HASHES):
+                ends = {OFFSETS: KEYS, BUCKETS: HASHES}
+                end = (
+                    manifest.arrays[array.removesuffix(plain) + ends[plain]].shape[0]
+                    if plain in ends
+                    else None
+                )
+                by_array[array] = AscendingCheck(plain, end)
+            elif (
+                plain != KEYS and plain.partition(".")[0] not in MATRICES
+            ):  # any feature value and scale is valid
                 by_array[array] = ValueCheck(plain, limits)
         for table in schema.links:
             bounds = link_limits(manifest, schema, table)

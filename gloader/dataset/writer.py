@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from gloader.dataset.key_record import KEY_ARRAYS
+from gloader.dataset.key_writer import KeysWriter
 from gloader.dataset.link_record import (
     LINK_DTYPES,
     LINK_LABELS,
@@ -27,9 +29,10 @@ from gloader.dataset.link_record import (
 )
 from gloader.dataset.record import EDGE_COLUMNS, EDGES, LABELS, REQUIRED_ARRAYS
 from gloader.dataset.schema import LinkRecord, relation_text
+from gloader.dataset.values import LABEL_VALUE_DTYPE
 from gloader.errors import GraphError, ShapeError
 from gloader.ssd_store.format.format import DATASET_MANIFEST
-from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE
+from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE, KEYS_FEATURE, LABEL_VALUES_FEATURE
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
 from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.types import EDGE, NODE
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.core.ids import RangePart
+    from gloader.core.keys import KeyKind
     from gloader.dataset.schema import DatasetSchema
     from gloader.ssd_store.write.array_writer import ArrayWriter
     from gloader.ssd_store.write.feature_column import FeatureColumnWriter
@@ -85,6 +89,8 @@ class TableArraysWriter:
         # This comes before the array starts, because the record lists format features in the order of these calls.
         if name in EDGE_COLUMNS:
             self.directory.require(EDGE_COLUMNS_FEATURE)
+        if name in KEY_ARRAYS:
+            self.directory.require(KEYS_FEATURE)
 
     def whole(self, name: str, array: IdArray, shape: tuple[int, ...]) -> None:
         """Write a complete id array. Raises as `NewDirectory.array`; ShapeError if ``array`` has another shape."""
@@ -92,6 +98,17 @@ class TableArraysWriter:
             raise ShapeError(f"{self.folder}{name} has shape {array.shape}; it must be {shape}")
         with self.array(name, "int64", shape) as writer:
             writer.append(np.ascontiguousarray(array, dtype=np.int64))
+
+    def values(self, name: str, array: NDArray[Any], *, num_rows: int) -> None:
+        """Write complete label values (N, k), with their format feature. Raises as `whole`."""
+        if array.shape[0] != num_rows or array.shape[1] < 1:
+            raise ShapeError(
+                f"{self.folder}{name} has shape {array.shape}; it must be ({num_rows}, k) with k of at least 1"
+            )
+        # The record lists format features in the order of these calls, so this comes before the array starts.
+        self.directory.require(LABEL_VALUES_FEATURE)
+        with self.array(name, LABEL_VALUE_DTYPE, array.shape) as writer:
+            writer.append(np.ascontiguousarray(array, dtype=np.float32))
 
 
 class EdgeTableWriter:
@@ -149,7 +166,7 @@ class EdgeTableWriter:
 
 
 class NodeTableWriter:
-    """Writes one type's features, labels, splits and original ids. Made by a dataset's writer.
+    """Writes one type's features, labels, splits, original ids and keys. Made by a dataset's writer.
 
     Parameters
     ----------
@@ -179,13 +196,28 @@ class NodeTableWriter:
             "features", num_rows=self._num_nodes, dim=dim, dtype=dtype, check_finite=check_finite
         )
 
-    def labels(self, labels: IdArray) -> None:
-        """Write the (N,) labels, -1 if unlabelled."""
-        self._arrays.whole("labels", labels, (self._num_nodes,))
+    def labels(self, labels: NDArray[Any]) -> None:
+        """Write the labels: (N,) classes, -1 where unknown, or (N, k) float values, NaN where unknown.
+
+        Raises
+        ------
+        ShapeError
+            There is not one row per node.
+        StoreWriteError
+            The disk refuses the write.
+        """
+        if labels.ndim == 2 and labels.dtype.kind == "f":
+            self._arrays.values("labels", labels, num_rows=self._num_nodes)
+        else:
+            self._arrays.whole("labels", labels, (self._num_nodes,))
 
     def original_ids(self, ids: IdArray) -> None:
         """Write the nodes' (N,) source ids. Omit this call if nodes kept their ids."""
         self._arrays.whole("original_ids", ids, (self._num_nodes,))
+
+    def keys(self, kind: KeyKind) -> KeysWriter:
+        """Return the writers for the nodes' keys. Omit this call if nodes have only ids."""
+        return KeysWriter(self._arrays, self._num_nodes, kind)
 
     def splits(self, *, train: IdArray, valid: IdArray, test: IdArray) -> None:
         """Write the three splits.
@@ -484,8 +516,8 @@ class DatasetWriter:
         """Return the writer for the (N, F) features; see `NodeTableWriter.features`."""
         return self.nodes().features(dim, dtype, check_finite=check_finite)
 
-    def labels(self, labels: IdArray) -> None:
-        """Write the (N,) labels, -1 if unlabelled."""
+    def labels(self, labels: NDArray[Any]) -> None:
+        """Write the labels; see `NodeTableWriter.labels`."""
         self.nodes().labels(labels)
 
     def original_ids(self, ids: IdArray) -> None:

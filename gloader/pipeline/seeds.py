@@ -105,12 +105,12 @@ class SeedLabels:
     """The labels of an epoch's seeds, cut into this rank's batches. Thread-safe."""
 
     order: EpochOrder  # each batch's positions in the seeds
-    labels: IdArray  # (n,) int64, one per seed of ``order``
+    labels: NDArray[Any]  # one row per seed of ``order``: (n,) int64 classes, or (n, k) float32 values
     # (n,) whether a seed has the labelled type; None means that all seeds do.
     has_label: NDArray[np.bool_] | None = None
 
-    def of(self, batch: BatchId) -> IdArray:
-        """Return the labels (B,) of the seeds in ``batch`` that have the labelled type."""
+    def of(self, batch: BatchId) -> NDArray[Any]:
+        """Return the labels (B,) or (B, k) of the seeds in ``batch`` that have the labelled type."""
         positions = self.order.batch_positions(batch)
         return self.labels[positions if self.has_label is None else positions[self.has_label[positions]]]
 
@@ -282,8 +282,8 @@ def _seed_arrays(order: AnyOrder) -> list[NDArray[Any]]:
     """Return the arrays that identify the seeds; a table's rows are identified by its name and the dataset."""
     if isinstance(order, RowOrder):
         return []
-    weights = None if order.draws is None else order.draws.weights
-    return [array for array in (order.seeds, order.times, weights) if array is not None]
+    weights, groups = (None, None) if order.draws is None else (order.draws.weights, order.draws.groups)
+    return [array for array in (order.seeds, order.times, weights, groups) if array is not None]
 
 
 def checked_seeds(seeds: ArrayLike, num_nodes: int) -> IdArray:
@@ -291,6 +291,12 @@ def checked_seeds(seeds: ArrayLike, num_nodes: int) -> IdArray:
     if isinstance(seeds, str):
         raise SeedError(
             f"seeds={seeds!r} are not ids; for a split, pass dataset.train, dataset.valid or dataset.test"
+        )
+    # torch's samplers have a length and no items; numpy would make one object of them.
+    if hasattr(seeds, "__iter__") and hasattr(seeds, "__len__") and not hasattr(seeds, "__getitem__"):
+        raise SeedError(
+            f"seeds is a {type(seeds).__name__}; pass the ids of nodes. gloader.adapters.pyg.NeighborLoader takes "
+            "torch's samplers, as sampler="
         )
     return as_ids(seeds, noun="seeds", error=SeedError, masked=num_nodes).copy()
 
@@ -344,9 +350,27 @@ def _labels_of(dataset: Dataset, order: EpochOrder) -> SeedLabels:
     has_label = (seeds >= first) & (seeds < first + table.num_nodes)
     if has_label.all():
         return SeedLabels(order, table.labels_of(seeds - first))
-    labels = np.full(len(seeds), -1, dtype=np.int64)
-    labels[has_label] = table.labels_of(seeds[has_label] - first)
+    of_type = table.labels_of(seeds[has_label] - first)
+    # Rows of seeds without a label fill the gaps, so that positions in the seeds index the labels. They are never read.
+    labels = np.full((len(seeds), *of_type.shape[1:]), -1, dtype=of_type.dtype)
+    labels[has_label] = of_type
     return SeedLabels(order, labels, has_label)
+
+
+_LABELS_IN_FLIGHT: Final = (
+    4  # batches whose labels are in memory: two in the copy, one waiting, one with the consumer
+)
+
+
+def label_bytes(dataset: Dataset, order: EpochOrder) -> int:
+    """Return the memory for seeds' labels that are values, of all seeds and of the batches in flight; 0 for classes.
+
+    The memory for classes is part of the demand per seed (`gloader.plan.demand`).
+    """
+    if dataset.label_kind == "classes":
+        return 0
+    row_bytes = 4 * dataset.label_width  # float32
+    return row_bytes * (order.num_held + _LABELS_IN_FLIGHT * order.batch_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -478,6 +502,7 @@ def plan_training_seeds(
     *,
     are_named: bool,
     links: LinkTask | None = None,
+    drawn: DrawnSeeds | None = None,
     rank: int = 0,
     world_size: int = 1,
 ) -> SeedPlan:
@@ -489,6 +514,7 @@ def plan_training_seeds(
     sampling : the loader's sampling settings
     are_named : whether batches name their types
     links : the link task, if the seeds are edges; None if they are nodes
+    drawn : the training nodes as an epoch draws them; None takes each once
     rank, world_size : select this rank's part of each step
 
     Raises
@@ -501,6 +527,6 @@ def plan_training_seeds(
     if links is not None:
         order = order_rows(links.table.num_rows, sampling, rank=rank, world_size=world_size)
     else:
-        seeds = number_seeds(dataset, None)
-        order = order_seeds(dataset, sampling, seeds, rank=rank, world_size=world_size)
+        seeds = number_seeds(dataset, None if drawn is None else drawn.nodes)
+        order = order_seeds(dataset, sampling, seeds, drawn=drawn, rank=rank, world_size=world_size)
     return SeedPlan(order=order, labels=None, types=types, links=links)

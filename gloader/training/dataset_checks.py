@@ -5,14 +5,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, get_args
 
-from gloader.config import HETERO_MODELS
+from gloader.config import HETERO_MODELS, TaskName
+from gloader.core.flag_values import require_choice
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
     from gloader.config import TrainSettings
     from gloader.dataset import Dataset
+    from gloader.dataset.values import LabelKind
+    from gloader.training.scores import Metric
+
+# The task of each kind of labels, as a run records it. Runs of classes were called "node" before other tasks existed.
+TASK_OF_KIND: Final[dict[LabelKind, TaskName]] = {
+    "classes": "node",
+    "binary": "binary",
+    "multilabel": "multilabel",
+    "values": "regression",
+}
+# The kinds of labels from which each task can learn, and advice for other datasets.
+_LEARNABLE: Final[dict[str, tuple[tuple[LabelKind, ...], str]]] = {
+    "classes": (("classes",), "classes are one whole number per node"),
+    "binary": (("classes", "binary"), "binary labels are one column of 0 and 1"),
+    "multilabel": (("binary", "multilabel"), "multilabel labels are columns of 0 and 1"),
+    "regression": (
+        ("binary", "multilabel", "values"),
+        "to learn whole numbers as values, prepare the dataset with --labels-as values",
+    ),
+}
+# The kind of labels that each task of nodes learns, as a checkpoint names the task.
+KIND_OF_TASK: Final[dict[str, LabelKind]] = {task: kind for kind, task in TASK_OF_KIND.items()}
 
 
 def require_dataset(settings: TrainSettings, dataset: Dataset) -> None:
@@ -21,13 +44,16 @@ def require_dataset(settings: TrainSettings, dataset: Dataset) -> None:
     Raises
     ------
     ConfigError
-        There are no training nodes, there is no link table (edges to predict), or the model does not fit the dataset or
-        the setting ``compile``.
+        There are no training nodes, there is no link table (edges to predict), the labels or the metric do not fit the
+        task, or the model does not fit the dataset or the setting ``compile``.
     """
+    require_choice("task", settings.task, get_args(TaskName))
     if settings.task == "link":
         require_link_tables(dataset)
+        require_no_classes(settings)
     else:
         require_training_nodes(dataset)
+        metric_of_task(settings, dataset)
     require_model(settings, dataset)
     require_no_compile(settings)
 
@@ -48,6 +74,67 @@ def require_training_nodes(dataset: Dataset) -> None:
     if not dataset.labelled.split_sizes["train"]:
         instead = "; predict its edges with --task link" if dataset.link_tables else ""
         raise ConfigError(f"{dataset.location} has no training nodes with labels to learn{instead}")
+
+
+def kind_of_task(settings: TrainSettings, dataset: Dataset) -> LabelKind:
+    """Return the kind of labels that the task of nodes learns.
+
+    The task "node" takes the kind of the dataset's labels. Two classes can be learned as "classes" or as "binary".
+
+    Raises
+    ------
+    ConfigError
+        The dataset's labels are of another kind, or a setting is for tasks with classes.
+    """
+    task, labelled = settings.task, dataset.labelled
+    given = labelled.label_kind
+    kind = given if task == "node" else KIND_OF_TASK.get(task, "classes")
+    if task != "node":
+        kinds, advice = _LEARNABLE[task]
+        words = f"labels of kind {given}"
+        is_learnable = given in kinds
+        if task == "binary" and given == "classes":
+            words, is_learnable = f"{dataset.num_classes} classes", dataset.num_classes == 2
+        if not is_learnable:
+            raise ConfigError(
+                f"--task {task} does not fit {dataset.location}, which has {words}: {advice}; leave --task out, and "
+                f"--task {'classes' if given == 'classes' else TASK_OF_KIND[given]} is learned"
+            )
+    if kind not in ("classes", "binary"):
+        require_no_classes(settings, task=TASK_OF_KIND[kind])
+    if settings.optim.balance == "classes" and settings.optim.class_weights == "balanced":
+        raise ConfigError(
+            "--balance classes and --class-weights balanced both make rare classes count as much as common ones; give "
+            "one of them"
+        )
+    return kind
+
+
+def num_outputs(kind: LabelKind, dataset: Dataset) -> int:
+    """Return the number of a network's outputs for each node that learns labels of ``kind``. Pure."""
+    if kind == "classes":
+        return dataset.num_classes
+    return 1 if kind == "binary" else dataset.labelled.label_width
+
+
+def metric_of_task(settings: TrainSettings, dataset: Dataset) -> Metric:
+    """Return the metric of a task of nodes; ConfigError if the dataset or the metric does not fit the task."""
+    # This import is late: it loads numba, which --help does not need.
+    from gloader.training.scores import DEFAULT_METRICS, metric_of
+
+    kind = kind_of_task(settings, dataset)
+    name = settings.links.metric
+    return metric_of(DEFAULT_METRICS[kind] if name == "auto" else name, kind)
+
+
+def require_no_classes(settings: TrainSettings, *, task: TaskName = "link") -> None:
+    """Raise ConfigError for a setting that is for classes of nodes, which ``task`` does not learn."""
+    for name in ("class_weights", "balance"):
+        if (value := getattr(settings.optim, name)) != "none":
+            raise ConfigError(
+                f"--{name.replace('_', '-')} {value} is for classes of nodes, and --task {task} learns none; leave it "
+                "out"
+            )
 
 
 def require_link_tables(dataset: Dataset) -> None:

@@ -1,7 +1,8 @@
-"""Accuracy and predicted classes of nodes, computed with all neighbours of each node instead of sampled ones.
+"""Accuracy and predictions of nodes, computed with all neighbours of each node instead of sampled ones.
 
-`evaluate` gives the accuracy on several splits, `accuracy` on one set of nodes, and `predict_classes` the classes
-themselves. `HeteroInference` does the computation.
+`evaluate` gives the accuracy on several splits, `accuracy` on one set of nodes, `predict_classes` the classes
+themselves, and `predict_outputs` the network's outputs. `logits_in_order` yields the outputs of all nodes.
+`HeteroInference` does the computation.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from gloader.errors import DivergedError
 from gloader.training.process import eager_release
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
+
+    from numpy.typing import NDArray
 
     from gloader.models import GraphNetwork
     from gloader.training.inference.layerwise_inference import HeteroInference
@@ -93,21 +96,130 @@ def predict_classes(
     DivergedError
         Logits are NaN, so no class is the most likely. The error counts the nodes.
     """
-    # ``first_bad`` is the first node with NaN logits, or -1.
-    predicted, num_bad, first_bad = np.empty(len(nodes), dtype=np.int64), 0, -1
+    predicted = np.empty(len(nodes), dtype=np.int64)
+
+    def take(positions: slice, logits: torch.Tensor) -> torch.Tensor:
+        highest, classes = torch.max(logits, dim=1)
+        predicted[positions] = classes.numpy()
+        return highest
+
+    _for_logits(model, inference, nodes, on_progress, take)
+    return predicted
+
+
+def predict_outputs(
+    model: GraphNetwork, inference: HeteroInference, nodes: IdArray, on_progress: Callable[[float], None]
+) -> NDArray[np.float32]:
+    """Return the network's outputs for each of ``nodes``, (n, width) float32, over all neighbours.
+
+    Parameters
+    ----------
+    model, inference, on_progress : see `accuracy`
+    nodes : (n,) int64
+
+    Raises
+    ------
+    DivergedError
+        Outputs are NaN. The error counts the nodes.
+    """
+    outputs = np.empty((len(nodes), model.out_dim), dtype=np.float32)
+
+    def take(positions: slice, logits: torch.Tensor) -> torch.Tensor:
+        outputs[positions] = logits.numpy()
+        return logits.amax(dim=1)
+
+    _for_logits(model, inference, nodes, on_progress, take)
+    return outputs
+
+
+def to_probabilities(logits: NDArray[np.float32]) -> None:
+    """Replace ``logits`` by their probabilities 1 / (1 + exp(-logit)), in place."""
+    with np.errstate(over="ignore"):  # the exponential of a large number is infinite, and the probability 0
+        np.negative(logits, out=logits)
+        np.exp(logits, out=logits)
+        logits += 1
+        np.reciprocal(logits, out=logits)
+
+
+def logits_in_order(
+    model: GraphNetwork,
+    inference: HeteroInference,
+    original_ids: IdArray | None,
+    on_progress: Callable[[float], None],
+) -> Generator[torch.Tensor]:
+    """Yield consecutive rows (., width) of the network's outputs for all nodes, in the order of their original ids.
+
+    Parameters
+    ----------
+    model, inference, on_progress : see `accuracy`
+    original_ids : (N,) the id that each node had before the preparation; None if nodes kept their ids
+
+    Raises
+    ------
+    DivergedError
+        Outputs are NaN. Raised at the end; the first chunk with a NaN and those behind it are not yielded.
+    """
+    num_nodes = inference.graph.num_nodes[inference.target]
+    order = node_at_id(original_ids)
+    bad = _NanRows(num_nodes)
+    for positions, logits in inference.logits(
+        model, np.arange(num_nodes, dtype=np.int64), on_progress, order=order
+    ):
+        bad.count(logits.amax(dim=1), positions.start)
+        if not bad.number:
+            yield logits
+    bad.require_none(lambda position: position)
+
+
+def node_at_id(original_ids: IdArray | None) -> IdArray | None:
+    """Return the node (N,) with each original id; None if nodes kept their ids. Pure."""
+    if original_ids is None:
+        return None
+    order = np.empty_like(original_ids)
+    order[original_ids] = np.arange(len(original_ids))
+    return order
+
+
+class _NanRows:
+    """Counts the rows of logits that are NaN, of ``num_rows``."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.number = 0
+        self._num_rows = num_rows
+        self._first = -1  # position of the first such row
+
+    def count(self, highest: torch.Tensor, start: int) -> None:
+        """Count the rows at ``start`` and behind it, by their maxima (m,): that of a row with a NaN is NaN."""
+        is_bad = highest.isnan().numpy()
+        if is_bad.any():
+            self._first = start + int(is_bad.argmax()) if self._first < 0 else self._first
+            self.number += int(np.count_nonzero(is_bad))
+
+    def require_none(self, node_at: Callable[[int], int]) -> None:
+        """Raise DivergedError if a row was NaN. ``node_at`` returns the node's id for a position."""
+        if self.number:
+            raise DivergedError(
+                f"the logits of {self.number:,} of {self._num_rows:,} nodes are NaN, the first of node "
+                f"{node_at(self._first)}: features are NaN, or the network diverged; clean them (gloader prepare "
+                "refuses them without --allow-nan), or train with a lower --lr"
+            )
+
+
+def _for_logits(
+    model: GraphNetwork,
+    inference: HeteroInference,
+    nodes: IdArray,
+    on_progress: Callable[[float], None],
+    take: Callable[[slice, torch.Tensor], torch.Tensor],
+) -> None:
+    """Call ``take`` with ranges of positions in ``nodes`` and their logits, (., width). It returns each row's maximum.
+
+    Raises DivergedError if logits are NaN.
+    """
+    bad = _NanRows(len(nodes))
     # The arrays of an inference are large and have many sizes. Freed at once, they leave no holes in the heap, which
     # would exceed the memory budget.
     with eager_release():
         for positions, logits in inference.logits(model, nodes, on_progress):
-            highest, predicted[positions] = (each.numpy() for each in torch.max(logits, dim=1))
-            # The maximum of an array with a NaN is NaN.
-            if (is_bad := np.isnan(highest)).any():
-                first_bad = int(nodes[positions][is_bad.argmax()]) if first_bad < 0 else first_bad
-                num_bad += int(np.count_nonzero(is_bad))
-    if num_bad:
-        raise DivergedError(
-            f"the logits of {num_bad:,} of {len(nodes):,} nodes are NaN, the first of node {first_bad}: features are "
-            "NaN, or the network diverged; clean them (gloader prepare refuses them without --allow-nan), or train "
-            "with a lower --lr"
-        )
-    return predicted
+            bad.count(take(positions, logits), positions.start)
+    bad.require_none(lambda position: int(nodes[position]))

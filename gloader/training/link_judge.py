@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 
 
 _HITS: Final = re.compile(r"hits@([1-9]\d{0,8})")  # the metric hits@K, with K
+_PLAIN: Final[tuple[Literal["mrr", "auc", "acc", "rmse"], ...]] = (
+    "mrr",
+    "auc",
+    "acc",
+    "rmse",
+)  # metrics without K
 _LOWEST: Final = np.float32(-np.inf)  # below every score
 
 
@@ -70,14 +76,14 @@ def parse_metric(text: str) -> LinkMetric | None:
     """
     if text == "auto":
         return None
-    if text == "mrr":
-        return LinkMetric("mrr")
-    if text == "auc":
-        return LinkMetric("auc")
+    for kind in _PLAIN:
+        if text == kind:
+            return LinkMetric(kind)
     match = _HITS.fullmatch(text)
     if match is None:
         raise ConfigError(
-            f"metric {shown(text)} is not known; allowed: auto, hits@K such as hits@50, mrr, auc"
+            f"metric {shown(text)} is not known; allowed: auto, hits@K such as hits@50, mrr, auc; for labels "
+            "of links, learned with --negatives none, acc (classes) or rmse (values)"
         )
     return LinkMetric("hits", int(match[1]))
 

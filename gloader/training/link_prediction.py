@@ -25,11 +25,12 @@ from gloader.loader import LinkLoader
 from gloader.models import encoder_of
 from gloader.pipeline.link_task import LinkTask
 from gloader.pipeline.seeds import plan_training_seeds
-from gloader.training.dataset_checks import require_link_tables
+from gloader.training.dataset_checks import require_link_tables, require_no_classes
 from gloader.training.link_judge import LinkJudge, LinkMetric, PairScorer, auto_metric, parse_metric
 from gloader.training.model_spec import LinkSpec, spec_of
+from gloader.training.objectives import LINK_OBJECTIVES
 from gloader.training.process import eager_release
-from gloader.training.task import LINK_OBJECTIVES
+from gloader.training.task import Evaluation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from gloader.pipeline.seeds import SeedPlan
     from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.training.model_spec import LinkTarget
-    from gloader.training.task import Objective, Split
+    from gloader.training.objectives import Objective
+    from gloader.training.task import AnyLoader, Split
 
 logger = logging.getLogger("gloader")
 
@@ -86,6 +88,7 @@ class LinkPrediction:
         """
         config = settings.links
         require_link_tables(dataset)
+        require_no_classes(settings)
         negatives, metric = parse_negatives(config.negatives), parse_metric(config.metric)
         table = dataset.link_table(config.edges)  # the training edges
         evaluated = _evaluated(dataset, config, table)
@@ -141,6 +144,10 @@ class LinkPrediction:
             device_dry_run=device_dry_run,
         )
 
+    def drawn(self, batch: Any, loader: AnyLoader) -> tuple[Any, None]:  # noqa: ARG002 - links are not drawn
+        """Return ``batch`` and None: every edge comes once."""
+        return batch, None
+
     def seeds(self, sampling: SamplingSettings) -> SeedPlan:
         """Return the plan of the run's seeds: the rows of the training table."""
         links = LinkTask.of(
@@ -177,16 +184,16 @@ class LinkPrediction:
 
     def score(
         self, split: Split, model: Any, inference: HeteroInference, on_progress: Callable[[float], None]
-    ) -> float | None:
+    ) -> Evaluation:
         """Return the metric on the split's table."""
         judge = self.judges.get(split)
         if judge is None:
-            return None
+            return Evaluation(score=None)
         budget = int(SCORING_SHARE * inference.memory_budget_bytes)
         with pair_scorer(
             model, inference, self.spec, budget_bytes=budget // 2, on_progress=on_progress
         ) as scorer:
-            return judge.judge(scorer, budget_bytes=budget // 2)
+            return Evaluation(score=judge.judge(scorer, budget_bytes=budget // 2))
 
 
 @contextmanager
@@ -291,12 +298,17 @@ def _measure(
     """Return the metric of the run: ``metric`` from the settings, or for None the metric that fits the tables."""
     if learns != "pairs":
         of_labels = LinkMetric("acc" if learns == "classes" else "rmse")
-        if metric is not None:
+        if metric not in (None, of_labels):
             raise ConfigError(
-                f"metric {metric} tells edges from negatives, and labels are learned with --negatives none: leave it "
-                f"out, and {of_labels} is measured"
+                f"metric {metric} is not for the {learns} of links, which --negatives none learns: leave it out, and "
+                f"{of_labels} is measured"
             )
         return of_labels
+    if metric is not None and metric.kind in ("acc", "rmse"):
+        raise ConfigError(
+            f"metric {metric} is for labels of links, which --negatives none learns; edges are told from negatives by "
+            "hits@K, mrr or auc"
+        )
     if metric is not None:
         return metric
     first = next(iter(evaluated.values()), None)

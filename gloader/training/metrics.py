@@ -15,14 +15,15 @@ import torch
 
 from gloader.errors import DivergedError
 from gloader.observe.epoch_stats import STAGES, EpochStats, add_tables
-from gloader.training.task import NODE_CLASSES
+from gloader.training.objectives import NODE_CLASSES
+from gloader.types import EDGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gloader.dataset.mirrored import Mirrored
     from gloader.training.group import RankGroup
-    from gloader.training.task import Objective
+    from gloader.training.objectives import Objective
     from gloader.types import Delivered
 
 _NO_BATCH: Final = 2**62  # larger than every batch's index; means that no batch had a bad loss
@@ -38,7 +39,8 @@ class EpochRecord:
 
     epoch: int  # from 0
     loss: float  # mean over the seeds, or over the predicted edges
-    train_acc: float  # share of correct predictions during training
+    # Share of correct predictions during training; None if predictions are values, which are not right or wrong.
+    train_acc: float | None
     valid_acc: float | None  # value of ``metric``; None if this epoch was not evaluated
     lr: float  # learning rate
     seconds: float  # training time
@@ -137,9 +139,9 @@ class RunningMetrics:
         return self._read_loss() / max(self._seeds, 1)
 
     @property
-    def accuracy(self) -> float:
-        """Share of correctly predicted items, in training mode."""
-        return self._correct.item() / max(self._seeds, 1)
+    def accuracy(self) -> float | None:
+        """Share of correctly predicted items, in training mode; None for values, which are not right or wrong."""
+        return self._correct.item() / max(self._seeds, 1) if self._objective.has_accuracy else None
 
     @property
     def seconds(self) -> float:
@@ -158,7 +160,9 @@ class RunningMetrics:
         states = group.gather(self.state())
         total = {name: sum(state[name] for state in states) for name in states[0]}
         return RunningMetrics(
-            torch.device("cpu"), saved=total | {"seconds": max(state["seconds"] for state in states)}
+            torch.device("cpu"),
+            objective=self._objective,
+            saved=total | {"seconds": max(state["seconds"] for state in states)},
         )
 
     def state(self) -> dict[str, float]:
@@ -195,14 +199,47 @@ def _cause(batch: Delivered) -> str:
     """Return the likely cause of a batch's bad loss, with advice. For batches on the CPU. Pure."""
     typed = batch.typed
     for name, rows in typed.x.items():
-        if len(bad := (~rows.isfinite()).nonzero()):
-            row, column = bad[0].tolist()
-            node = typed.nodes[name][row]
-            return f"clean the features: column {column} of {name} {node} is {rows[row, column].item()}"
-    blocks = [block for hop in typed.blocks for block in hop.values()]
-    if not all(block.edge_x is None or block.edge_x.isfinite().all() for block in blocks):
-        return "clean the edge features: some are NaN or infinite"
+        if text := _bad_rows(rows, name, typed.nodes[name]):
+            return f"clean the features: {text}"
+    for hop in typed.blocks:
+        for relation, block in hop.items():
+            if block.edge_x is None:
+                continue
+            noun = "edge" if relation == EDGE else f"edge of {relation[1]}"
+            if text := _bad_rows(block.edge_x, noun, block.edge_ids):
+                return f"clean the edge features: {text}"
     return f"the features of the batch are finite, so {_DIVERGED_ADVICE}"
+
+
+_MOST_NAMED: Final = 5  # columns and rows that a message names
+
+
+def _bad_rows(rows: torch.Tensor, noun: str, ids: Any) -> str:
+    """Return a text on the NaN and infinite numbers in ``rows`` (m, F), or "" without any. Pure.
+
+    Parameters
+    ----------
+    rows : (m, F) features
+    noun : what a row belongs to, such as "node"
+    ids : (m,) id of each row
+    """
+    bad = (~rows.isfinite()).nonzero()
+    if not len(bad):
+        return ""
+    row, column = bad[0].tolist()
+    text = f"column {column} of {noun} {int(ids[row])} is {rows[row, column].item()}"
+    if len(bad) == 1:
+        return text
+    columns, places = bad[:, 1].unique().tolist(), bad[:, 0].unique().tolist()
+    return (
+        f"{text}; in the batch, {len(bad):,} numbers are NaN or infinite, in column{'s' * (len(columns) > 1)} "
+        f"{_some(columns)} of {noun} {_some([int(ids[place]) for place in places])}"
+    )
+
+
+def _some(numbers: Sequence[int]) -> str:
+    """Return the first few numbers as text."""
+    return ", ".join(map(str, numbers[:_MOST_NAMED])) + (", ..." if len(numbers) > _MOST_NAMED else "")
 
 
 def _num_rows(batch: Delivered) -> int:

@@ -162,7 +162,11 @@ AnyNetwork: TypeAlias = GraphNetwork | LinkNetwork
 
 
 def spec_of(
-    settings: TrainSettings, dataset: Dataset, *, targets: tuple[str, ...] | None = None
+    settings: TrainSettings,
+    dataset: Dataset,
+    *,
+    targets: tuple[str, ...] | None = None,
+    num_outputs: int | None = None,
 ) -> EncoderSpec:
     """Return the specification of a run's model.
 
@@ -171,7 +175,8 @@ def spec_of(
     settings : the run's settings
     dataset : the training data
     targets : types whose nodes get embeddings, as wide as a hidden layer; for links these are both end types. If None,
-        the nodes of the labelled type get logits, as wide as the number of classes
+        the nodes of the labelled type get outputs
+    num_outputs : outputs of a node of the labelled type; None means one for each class
 
     Raises
     ------
@@ -181,7 +186,9 @@ def spec_of(
     """
     require_model(settings, dataset)
     config, num_layers = settings.model, len(settings.loader.sampling.fanouts)
-    out_dim = dataset.num_classes if targets is None else config.hidden
+    out_dim = config.hidden
+    if targets is None:
+        out_dim = dataset.num_classes if num_outputs is None else num_outputs
     if config.name in HETERO_MODELS:
         return HeteroModelSpec(
             config=config,

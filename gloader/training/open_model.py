@@ -23,6 +23,7 @@ from gloader.models import encoder_of
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.demand import topology_share
 from gloader.plan.too_small import naming_enough
+from gloader.training.dataset_checks import KIND_OF_TASK, num_outputs
 from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.training.model_spec import LinkSpec, ModelSpec, edge_feature_rows, schema_of
 from gloader.types import EDGE
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.dataset.tables import FeatureRows
     from gloader.training.checkpoint.save import Checkpoint
-    from gloader.training.model_spec import AnyModelSpec
     from gloader.training.run_inference import MachineRows
     from gloader.types import FeatureSource, IdArray
 
@@ -133,7 +133,7 @@ def open_model(
     BudgetError
         The budget is too small for the edges' offsets or for ``require``. The error names a sufficient budget.
     """
-    _require_fit(dataset, checkpoint.spec)
+    _require_fit(dataset, checkpoint)
     given = default_budget_bytes() if budget_bytes is None else budget_bytes
     if rows is None:
         require_all_rows([dataset.ranges])
@@ -226,21 +226,23 @@ def _open(
     return OpenedModel(model=model.to(place.device), inference=inference)
 
 
-def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
+def _require_fit(dataset: Dataset, checkpoint: Checkpoint) -> None:
     """Raise CheckpointError if the network belongs to another dataset."""
+    spec, kind = checkpoint.spec, KIND_OF_TASK.get(checkpoint.task)
     encoder = spec.encoder
-    # An encoder for links gives embeddings of any width, so their width is not compared with the classes.
-    classes = encoder.out_dim if isinstance(spec, LinkSpec) else dataset.num_classes
+    # An encoder for links gives embeddings of any width, so their width is not compared with that of the labels.
+    width = encoder.out_dim if isinstance(spec, LinkSpec) or kind is None else num_outputs(kind, dataset)
+    words = "classes" if kind == "classes" else "outputs"
     if isinstance(encoder, ModelSpec):
         if dataset.kind == "hetero":
             raise CheckpointError(
                 f"the checkpoint is of a network for one node type; dataset {dataset.name} has "
                 f"{len(dataset.node_types)}"
             )
-        if (encoder.in_dim, encoder.out_dim) != (dataset.feature_dim, classes):
+        if (encoder.in_dim, encoder.out_dim) != (dataset.feature_dim, width):
             raise CheckpointError(
-                f"the checkpoint maps {encoder.in_dim} features to {encoder.out_dim} classes; dataset "
-                f"{dataset.name} has {dataset.feature_dim} and {classes}"
+                f"the checkpoint maps {encoder.in_dim} features to {encoder.out_dim} {words}; dataset "
+                f"{dataset.name} has {dataset.feature_dim} and {width}"
             )
         rows = edge_feature_rows(dataset)
         edge_dim = 0 if rows is None else rows.feature_dim
@@ -261,7 +263,7 @@ def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
         ("relations", *(", ".join(map(relation_text, known.relations)) for known in (theirs, ours))),
         ("features of each type", dict(theirs.feature_dims), dict(ours.feature_dims)),
         ("labelled type", ", ".join(targets), ", ".join(ours.targets)),
-        ("classes", encoder.out_dim, classes),
+        (words, encoder.out_dim, width),
         # Learned rows belong to exactly these nodes.
         (
             "nodes of types without features",

@@ -1,20 +1,22 @@
-"""Predictions from a checkpoint, over all neighbours: classes, embeddings or scores of pairs.
+"""Predictions from a checkpoint, over all neighbours: labels, embeddings or scores of pairs.
 
-`gloader infer` calls these functions. `predict` returns the class of every node, `embed` a layer's output, and
-`score_pairs` the scores of given node pairs from a model of links, which predicts edges.
+`gloader infer` calls these functions. `predictions` gives named columns for every node: classes, probabilities or
+values. `predict` returns the class of every node, `embed` a layer's output, and `score_pairs` the scores of given node
+pairs from a model of links, which predicts edges.
 """
 
 from __future__ import annotations
 
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from gloader.core.ids import outside
 from gloader.errors import ConfigError, ShapeError
-from gloader.training.evaluate import predict_classes
+from gloader.training.dataset_checks import KIND_OF_TASK
+from gloader.training.evaluate import logits_in_order, node_at_id, predict_classes, to_probabilities
 from gloader.training.link_prediction import SCORING_SHARE, pair_scorer
 from gloader.training.model_spec import LinkSpec
 from gloader.training.open_model import open_model
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from gloader.dataset import Dataset
     from gloader.dataset.tables import NodeTable
+    from gloader.dataset.values import LabelKind
     from gloader.training.checkpoint.save import Checkpoint
     from gloader.training.open_model import OpenedModel
     from gloader.training.run_inference import MachineRows
@@ -65,15 +68,16 @@ def predict(
     Raises
     ------
     ConfigError
-        The checkpoint predicts links, or other machines hold some rows and ``rows`` is None.
+        The checkpoint does not predict classes, or other machines hold some rows and ``rows`` is None.
     CheckpointError
         The checkpoint belongs to a dataset with other types, relations, features or classes.
     BudgetError
         The budget is too small.
     """
-    if isinstance(checkpoint.spec, LinkSpec):
+    if kind_of_checkpoint(checkpoint) != "classes":
         raise ConfigError(
-            "the checkpoint predicts links, and knows no classes of nodes: ask for embeddings, or for scores of pairs"
+            f"the checkpoint is of the task {checkpoint.task}, and predicts no classes; gloader infer writes what it "
+            "predicts"
         )
     labelled = dataset.labelled
     with open_model(
@@ -87,6 +91,124 @@ def predict(
     ) as opened:
         all_nodes = np.arange(labelled.num_nodes, dtype=np.int64)
         return predict_classes(opened.model, opened.inference, all_nodes, on_progress)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    """Predicted columns for all nodes of the labelled type."""
+
+    num_nodes: int
+    content: Literal["classes", "probabilities", "values"]
+    # Names of the columns, such as "class", "probability", or "probability_" with the name of a class or label.
+    names: tuple[str, ...]
+    # Consecutive rows (., columns), in the order of the nodes' original ids: int64 classes, float32 otherwise.
+    chunks: Iterator[NDArray[Any]]
+
+    @property
+    def is_flat(self) -> bool:
+        """True if a node has one number, so that an array of all nodes is (N,)."""
+        return self.names in (("class",), ("probability",))
+
+
+@contextmanager
+def predictions(
+    dataset: Dataset,
+    checkpoint: Checkpoint,
+    *,
+    probabilities: bool = False,
+    memory_budget_bytes: int | None = None,
+    device: str | torch.device = "cpu",
+    scratch: Path | None = None,
+    on_progress: Progress = lambda _: None,
+    rows: MachineRows | None = None,
+) -> Iterator[Predictions]:
+    """Open the predictions for all nodes of the labelled type, over all neighbours.
+
+    These are the most likely class of each node, the probabilities of label 1 (binary, multilabel), or values
+    (regression). The computation starts when the first chunk is requested.
+
+    Parameters
+    ----------
+    dataset, checkpoint, memory_budget_bytes, device, scratch, on_progress, rows : see `predict`
+    probabilities : whether the probability of every class is predicted instead of the most likely class
+
+    Raises
+    ------
+    ConfigError
+        The checkpoint predicts links or values, which have no probabilities.
+    DivergedError
+        Outputs are NaN; raised by the chunks, behind the last one without NaN.
+    CheckpointError, BudgetError
+        See `predict`.
+    """
+    kind = kind_of_checkpoint(checkpoint)
+    if probabilities and kind == "values":
+        raise ConfigError(
+            "the checkpoint predicts values, which have no probabilities; leave probabilities=True out"
+        )
+    table = dataset.labelled
+    with open_model(
+        dataset,
+        checkpoint,
+        budget_bytes=memory_budget_bytes,
+        device=device,
+        scratch=scratch,
+        rows=rows,
+        require=lambda model: model.require_memory(node_type=table.name, num_outputs=table.num_nodes),
+    ) as opened:
+        chunks = logits_in_order(opened.model, opened.inference, table.original_ids, on_progress)
+        with eager_release(), closing(chunks):
+            yield Predictions(
+                num_nodes=table.num_nodes,
+                content="values"
+                if kind == "values"
+                else "classes"
+                if kind == "classes" and not probabilities
+                else "probabilities",
+                names=_column_names(kind, dataset, opened.encoder.out_dim, probabilities=probabilities),
+                chunks=(_predicted(chunk, kind, probabilities=probabilities) for chunk in chunks),
+            )
+
+
+def kind_of_checkpoint(checkpoint: Checkpoint) -> LabelKind:
+    """Return the kind of the labels that a checkpoint predicts; ConfigError if it predicts links. Pure."""
+    if isinstance(checkpoint.spec, LinkSpec) or checkpoint.task not in KIND_OF_TASK:
+        raise ConfigError(
+            "the checkpoint predicts links, and knows no classes of nodes: ask for embeddings, or for scores of pairs"
+        )
+    return KIND_OF_TASK[checkpoint.task]
+
+
+def _column_names(kind: LabelKind, dataset: Dataset, width: int, *, probabilities: bool) -> tuple[str, ...]:
+    """Return the names of the predicted columns. Pure.
+
+    Parameters
+    ----------
+    kind : the kind of the learned labels
+    dataset : the dataset, which may name its classes or label columns
+    width : number of the network's outputs
+    probabilities : see `predictions`
+    """
+    if kind == "classes" and not probabilities:
+        return ("class",)
+    if kind == "binary":
+        return ("probability",)
+    names = dataset.label_names
+    if names is None or len(names) != width:
+        names = tuple(map(str, range(width)))
+    if kind == "values":
+        return ("value",) if width == 1 else tuple(f"value_{name}" for name in names)
+    return tuple(f"probability_{name}" for name in names)
+
+
+def _predicted(logits: torch.Tensor, kind: LabelKind, *, probabilities: bool) -> NDArray[Any]:
+    """Return the predicted rows for the network's outputs (m, width): (m, columns). May change ``logits``."""
+    if kind == "classes":
+        return (logits.softmax(dim=1) if probabilities else logits.max(dim=1, keepdim=True).indices).numpy()
+    outputs: NDArray[np.float32] = logits.numpy()
+    if kind != "values":
+        to_probabilities(outputs)
+    return outputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +278,7 @@ def embed(  # noqa: PLR0913 - what is computed, from what, and within which boun
         model = opened.encoder
         layer = len(model.layers) if layer is None else layer
         all_nodes = np.arange(table.num_nodes, dtype=np.int64)
-        order = None  # if the dataset was reordered: the node at each original id
-        if table.original_ids is not None:
-            order = np.empty_like(all_nodes)
-            order[table.original_ids] = all_nodes
+        order = node_at_id(table.original_ids)
         chunks = opened.activations(name, layer, all_nodes, order=order, on_progress=on_progress)
         with eager_release(), closing(chunks):
             yield Embeddings(

@@ -16,7 +16,7 @@ from torch.nn import functional
 from gloader.config import Autocast, GradCompress
 from gloader.errors import ConfigError
 from gloader.models import encoder_of
-from gloader.training.task import NODE_CLASSES
+from gloader.training.objectives import NODE_CLASSES
 from gloader.types import LinkBatch, ReadyBatch
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gloader.config import StepConfig
     from gloader.training.group import RankGroup
     from gloader.training.model_spec import AnyNetwork
-    from gloader.training.task import Objective
+    from gloader.training.objectives import Objective
     from gloader.types import Delivered
 
 
@@ -118,15 +118,20 @@ class Replica:
         if config.compile and next(model.parameters()).device.type == "cpu":
             _require_compiler()
 
-    def forward(self, batch: Delivered) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the network's float32 outputs, such as logits (B, classes), and their mean float32 loss."""
-        return logits_and_loss(self._network, batch, self._autocast, self._objective)
+    def forward(
+        self, batch: Delivered, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the network's float32 outputs, such as logits (B, classes), and their mean float32 loss.
+
+        ``rows`` is as in `logits_and_loss`.
+        """
+        return logits_and_loss(self._network, batch, self._autocast, self._objective, rows)
 
     def backward(self, loss: torch.Tensor, *, num_seeds: int, is_last: bool) -> None:
         """Compute gradients of the mean loss over all ranks' seeds, or over the other items of the objective.
 
-        Gradients are averaged over the ranks. Only in an epoch's last step may ranks have different numbers of seeds.
-        Then each rank is weighted by its seeds.
+        Gradients are averaged over the ranks. Ranks may have different numbers of seeds in an epoch's last step, and of
+        known labels in every step. Then each rank is weighted by its number.
 
         Parameters
         ----------
@@ -136,9 +141,9 @@ class Replica:
         """
         # DDP takes the mean over ranks. It is the mean over seeds if all ranks have equally many. Otherwise
         # each loss is weighted by its share of the seeds.
-        if is_last and not self._group.is_alone:
+        if (is_last or self._objective.is_uneven) and not self._group.is_alone:
             total = self._group.sum({"seeds": num_seeds})["seeds"]
-            loss = loss * (num_seeds * self._group.world_size / total)
+            loss = loss * (num_seeds * self._group.world_size / max(total, 1))
         loss.backward()  # type: ignore[no-untyped-call]
         if not self._group.is_alone:
             average_rows(self._tables)
@@ -149,6 +154,7 @@ def logits_and_loss(
     batch: Delivered,
     autocast: Autocast,
     objective: Objective = NODE_CLASSES,
+    rows: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return logits (B, classes), or pair scores (P,), and their mean loss, both float32.
 
@@ -158,12 +164,16 @@ def logits_and_loss(
     batch : the batch, on the network's device
     autocast : precision of the layers; the loss is computed in float32
     objective : the loss
+    rows : (B,) the network's row for each label of the batch; None if they are in the same order. A seed that was drawn
+        several times has one row of the network, and a label for each draw
     """
     labels = batch.labels if isinstance(batch, LinkBatch) else batch.y
     with torch.autocast(labels.device.type, dtype=torch.bfloat16, enabled=autocast == "bf16"):
         logits = network(batch.x, batch.blocks) if isinstance(batch, ReadyBatch) else network(batch)
     # The softmax and the sums of the loss lose too much precision in bfloat16.
     logits = logits.float()
+    if rows is not None:
+        logits = logits[rows]
     return logits, objective.loss(logits, batch)
 
 

@@ -34,6 +34,7 @@ class RunStart:
     device: str
     summary: str  # a line or two on the memory plan and the place of the features
     num_ranks: int = 1  # processes that train together
+    metric: str = "acc"  # name of the validation metric
     explanation: str  # the memories and disks that hold the features, with reasons
 
 
@@ -45,7 +46,7 @@ class BatchReport:
     index: int  # number of the last computed batch in the epoch, from 0
     num_batches: int  # batches per epoch
     loss: float  # mean over the epoch so far
-    accuracy: float  # share of correct predictions over the epoch so far
+    accuracy: float | None  # share of correct predictions over the epoch so far; None for predicted values
     rows_per_second: float  # feature rows delivered per second
 
 

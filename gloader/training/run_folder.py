@@ -65,7 +65,8 @@ if TYPE_CHECKING:
 _OPTIM_WITHOUT_EFFECT = frozenset({"checkpoint_every"})
 # Settings that define the network and its inputs. With another value, the checkpoint's weights do not fit.
 _MODEL_SETTINGS = frozenset(
-    {"dataset", "model", "hidden", "dropout", "batch_norm", "heads", "task", "decoder", "decoder_layers"}
+    {"dataset", "model", "hidden", "dropout", "batch_norm", "heads", "residual"}
+    | {"task", "decoder", "decoder_layers"}
 )
 # Settings that earlier versions did not record, with the values that these versions used.
 _UNRECORDED_DEFAULTS: dict[str, Any] = {
@@ -73,6 +74,10 @@ _UNRECORDED_DEFAULTS: dict[str, Any] = {
     "edge_features": "auto",
     "time_strategy": "none",
     "time_bound": "<",
+    "class_weights": "none",
+    "balance": "none",
+    "metric": "acc",
+    "residual": False,
 }
 
 
@@ -104,8 +109,14 @@ def decisive_settings(settings: TrainSettings, *, world_size: int) -> dict[str, 
         "global_batch_size": sampling.pop("batch_size") * world_size,
         **sampling,
         "fanouts": plain_fanouts(settings.loader.sampling.fanouts),
-        **({"task": "link", **_link_settings(settings)} if settings.task == "link" else {}),
+        "task": settings.task,
+        **(_link_settings(settings) if settings.task == "link" else _node_settings(settings)),
     }
+
+
+def _node_settings(settings: TrainSettings) -> dict[str, Any]:
+    """Return the metric of a task of nodes, by its name; empty for the default, which depends on the dataset."""
+    return {} if settings.links.metric == "auto" else {"metric": settings.links.metric}
 
 
 def _link_settings(settings: TrainSettings) -> dict[str, Any]:
@@ -146,7 +157,7 @@ def _epochs_matter(saved: Mapping[str, Any], ours: Mapping[str, Any], epochs_don
 
 _LOG = logging.getLogger(__name__)
 
-_METRICS, _RESULT, _TRACE = "metrics.jsonl", "result.json", "trace.json"
+_METRICS, _RESULT, _SCORES, _TRACE = "metrics.jsonl", "result.json", "scores.json", "trace.json"
 _RUN = re.compile(r"run-\d+")  # folder of one of several runs, inside the common folder
 
 
@@ -244,7 +255,7 @@ class RunFolder:
     def remove_residue(self) -> None:
         """Delete the spilled activations (rows between layers) and the unfinished files that a killed run left."""
         remove_dead_spills(self.root, os_io=self._os_io)
-        for name in (CHECKPOINT_NAME, CONFIG, _METRICS, _RESULT, _TRACE):
+        for name in (CHECKPOINT_NAME, CONFIG, _METRICS, _RESULT, _SCORES, _TRACE):
             remove_dead_drafts(self.root / name, os_io=self._os_io)
         with write_errors(self.root, "removing what a killed run left", os_io=self._os_io):
             for folder in removed_folders(self.root):
@@ -274,6 +285,11 @@ class RunFolder:
         """Write the finished run's figures."""
         text = json.dumps(_plain(result), indent=1) + "\n"
         write_atomically(self.root / _RESULT, text.encode(), os_io=self._os_io)
+
+    def write_scores(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary of the test's scores, such as the points of a ROC curve."""
+        text = json.dumps(_plain(summary)) + "\n"
+        write_atomically(self.root / _SCORES, text.encode(), os_io=self._os_io)
 
     def start_metrics(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Begin ``metrics.jsonl`` with a resumed run's finished epochs."""
@@ -308,7 +324,7 @@ class RunFolder:
         """Delete an older run's results and checkpoints; durable on return."""
         with write_errors(self.root, "removing what an older run left", os_io=self._os_io):
             self._remove_checkpoints(but=None)
-            for name in (_RESULT, _METRICS):
+            for name in (_RESULT, _SCORES, _METRICS):
                 with contextlib.suppress(FileNotFoundError):
                     self._os_io.unlink(self.root / name)
             self._os_io.fsync_dir(self.root)
@@ -342,7 +358,7 @@ class RunFolder:
             foreign = [] if recorded_settings(self.root) is not None else [config]
         else:
             # The settings are a run's first file.
-            paths = (folder / name for folder in folders for name in (_METRICS, _RESULT, _TRACE))
+            paths = (folder / name for folder in folders for name in (_METRICS, _RESULT, _SCORES, _TRACE))
             foreign = [path for path in paths if path.exists()]
         if foreign:
             raise StoreExistsError(

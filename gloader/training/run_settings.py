@@ -112,10 +112,13 @@ def read_train_settings(run: Path) -> TrainSettings:
         return TrainSettings(
             model=ModelConfig(**content["model"]),
             optim=OptimConfig(**content["optim"]),
-            step=StepConfig(**{part.name: content[part.name] for part in fields(StepConfig)}),
+            # An earlier version recorded fewer settings of a step.
+            step=StepConfig(
+                **{part.name: content[part.name] for part in fields(StepConfig) if part.name in content}
+            ),
             loader=LoaderSettings.of(**loader),
             task=content.get("task", "node"),
-            links=_links(content.get("links", {})),
+            links=_links({"metric": content.get("metric", "auto"), **content.get("links", {})}),
             runs=content["runs"],
         )
     except MALFORMED as error:

@@ -25,9 +25,9 @@ from gloader.pipeline.open.first_batches import first_seeds, probe_in_passes
 from gloader.pipeline.open.load_plan import sampler_for
 from gloader.pipeline.send import to_device_block
 from gloader.training.model_spec import LinkSpec
+from gloader.training.objectives import NODE_CLASSES
 from gloader.training.process import private_randomness
 from gloader.training.replica import logits_and_loss
-from gloader.training.task import NODE_CLASSES
 from gloader.types import BatchId, HeteroReadyBatch, LinkBatch
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.seeds import SeedPlan
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.training.model_spec import AnyModelSpec, EncoderSpec
-    from gloader.training.task import Objective
+    from gloader.training.objectives import Objective
     from gloader.types import AnyBatch, Block, Delivered, DeviceBlock
 
 _SAMPLE_BYTES = 2 << 20  # minimum size of the measured step's input, so that fixed costs hardly count
@@ -161,6 +161,9 @@ def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
     learned_width = schema.learned_dim or spec.config.hidden
     # A type without features has dimension 0, and learned rows instead.
     dims = [dim or learned_width for dim in schema.feature_dims.values()]
+    if spec.config.residual:
+        # The first layer turns each row into a hidden row before anything else.
+        dims = [max(dim, spec.config.hidden) for dim in dims]
     rows = sum(len(nodes) * dim for nodes, dim in zip(batch.node_arrays, dims, strict=True))
     return rows + spec.edge_dim * num_edges
 
@@ -172,7 +175,9 @@ def _measure(
     # The caller's random generators of torch keep their state.
     with private_randomness(_CPU):
         ready = (
-            _small_links(spec, batch, shrunk) if isinstance(spec, LinkSpec) else _small(spec, batch, shrunk)
+            _small_links(spec, batch, objective, shrunk)
+            if isinstance(spec, LinkSpec)
+            else _small(spec, batch, objective, shrunk)
         )
         model = spec.with_rows({name: len(ids) for name, ids in ready.typed.nodes.items()}).build()
         # The run's budget counts the batch and the model elsewhere.
@@ -183,25 +188,25 @@ def _measure(
     return live.peak_bytes
 
 
-def _small_links(spec: LinkSpec, batch: AnyBatch, shrunk: int) -> LinkBatch:
+def _small_links(spec: LinkSpec, batch: AnyBatch, objective: Objective, shrunk: int) -> LinkBatch:
     """Return a batch with one ``shrunk``-th of the pairs, nodes and edges."""
     links = batch.links
     # -(-n // shrunk) divides and rounds up.
     num_pairs, num_positives = (
         (1, 1) if links is None else (-(-n // shrunk) for n in (len(links.pairs), links.num_positives))
     )
-    dtype = torch.int64 if spec.learns == "classes" else torch.float32
     return LinkBatch(
-        batch=_small(spec.encoder, batch, shrunk),
+        # The labels of links take the place of those of nodes.
+        batch=_small(spec.encoder, batch, NODE_CLASSES, shrunk),
         # The pairs' values do not change the memory, so all pairs are (0, 0).
         pairs=torch.zeros(num_pairs, 2, dtype=torch.int64),
-        labels=torch.zeros(num_pairs, dtype=dtype),
+        labels=objective.blank(num_pairs),
         edge_ids=np.zeros(num_pairs, np.int64),
         num_positives=num_positives,
     )
 
 
-def _small(spec: EncoderSpec, batch: AnyBatch, shrunk: int) -> HeteroReadyBatch:
+def _small(spec: EncoderSpec, batch: AnyBatch, objective: Objective, shrunk: int) -> HeteroReadyBatch:
     """Return a batch with one ``shrunk``-th of the nodes and edges, and zeros as features."""
     schema = spec.schema
     # Every count is divided and rounded up in the same way. So the blocks' counts agree with each other and with the
@@ -217,7 +222,7 @@ def _small(spec: EncoderSpec, batch: AnyBatch, shrunk: int) -> HeteroReadyBatch:
     return HeteroReadyBatch(
         id=batch.id,
         x={name: torch.zeros(rows[name], dim) for name, dim in schema.feature_dims.items()},
-        y=torch.zeros(num_seeds[schema.targets[0]], dtype=torch.int64),
+        y=objective.blank(num_seeds[schema.targets[0]]),
         blocks=tuple(
             {relation: blocks[depth] for relation, blocks in relations} for depth in range(spec.num_layers)
         ),

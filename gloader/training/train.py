@@ -26,9 +26,10 @@ from gloader.errors import ConfigError
 from gloader.models import takes_edge_features
 from gloader.observe.explain import FITS_IN_MEMORY
 from gloader.observe.peak_memory import PeakMemory, first_bytes, peak_rss_bytes
-from gloader.training.dataset_checks import require_no_compile
+from gloader.training.dataset_checks import TASK_OF_KIND, kind_of_task, metric_of_task, require_no_compile
 from gloader.training.group import RankGroup
 from gloader.training.link_prediction import LinkPrediction
+from gloader.training.node_task import NodeTask
 from gloader.training.process import own_cores, private_randomness, require_own_gpu, resolve_device
 from gloader.training.replica import check_step
 from gloader.training.reporter import Reporter, RunStart, SilentReporter, TeeReporter, TensorBoardReporter
@@ -36,7 +37,7 @@ from gloader.training.result import RunResult, name_strategy, summarize
 from gloader.training.run_folder import RunFolder, decisive_settings
 from gloader.training.run_inference import MachineRows, features_of, inference_of, launch_machine_rows
 from gloader.training.run_loader import RunLoader
-from gloader.training.task import NodeTask
+from gloader.training.task import ACCURACY
 from gloader.training.train_step import TrainRecipe, check_optim
 from gloader.training.trainer import Trainer
 
@@ -94,7 +95,7 @@ def fit(
 ) -> FitResult:
     """Train ``settings.runs`` networks that differ only in their seed, and test each at its best epoch.
 
-    The best epoch has the highest accuracy on the validation nodes, or the best metric for links. Of equal epochs, the
+    The best epoch has the best metric on the validation data, such as the highest accuracy. Of equal epochs, the
     earliest is taken. Without validation data the last epoch is taken. Test data is evaluated once, with the weights of
     this epoch.
 
@@ -130,6 +131,10 @@ def fit(
     recorded = run_config(settings, dataset)
     task = task_of(settings, dataset)
     task.warn()
+    if loader_factory is not None and settings.optim.balance != "none":
+        raise ConfigError(
+            "a loader_factory opens loaders without the draws of --balance classes; leave one of them out"
+        )
     # The ranks compare their settings before any file is written. Ranks with different settings would make different
     # collective calls and wait for each other for ever.
     _agree_on(group, recorded, files)
@@ -250,6 +255,7 @@ class _TrainingRun:
                     num_parameters=trainer.num_parameters,
                     device=str(self.device),
                     num_ranks=self.group.world_size,
+                    metric=self.task.metric,
                     summary=f"{budget.explain()}\n{self._explain_storage(loader)}",
                     explanation=_by_rank(explanations),
                 )
@@ -490,7 +496,7 @@ def _check(settings: TrainSettings, files: RunFiles) -> None:
 
 
 def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
-    """Return ``settings`` with the host cache in bytes, and without data that the model does not use.
+    """Return ``settings`` with the host cache in bytes, the task and its metric by name, and without unused data.
 
     An MLP uses no neighbours: its hops sample none. Edge features are loaded only for models that use them.
     """
@@ -501,7 +507,13 @@ def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSetting
         loader = loader.changed(sampler="neighbor", layout="layered", fanouts=fanouts)
     if _has_edge_features(dataset) and not takes_edge_features(settings.model.name):
         loader = loader.changed(edge_features="none")
-    return replace(settings, loader=loader)
+    settings = replace(settings, loader=loader)
+    require_choice("task", settings.task, get_args(TaskName))
+    if settings.task == "link" or not dataset.labelled.split_sizes["train"]:
+        return settings
+    metric = metric_of_task(settings, dataset).name
+    task = TASK_OF_KIND[kind_of_task(settings, dataset)]
+    return replace(settings, task=task, links=replace(settings.links, metric=metric))
 
 
 def _has_edge_features(dataset: Dataset) -> bool:
@@ -510,7 +522,11 @@ def _has_edge_features(dataset: Dataset) -> bool:
 
 def run_config(settings: TrainSettings, dataset: Dataset) -> dict[str, Any]:
     """Return the content of ``config.yaml``. The command line accepts this file as a recipe, in place of flags."""
-    link_entries = {"task": "link", "links": asdict(settings.links)} if settings.task == "link" else {}
+    task: dict[str, Any] = {"task": settings.task, "metric": settings.links.metric}
+    if settings.task == "link":
+        task = {"task": "link", "links": asdict(settings.links)}
+    elif settings.task == "node" and settings.links.metric in ("auto", ACCURACY):
+        task = {}  # the defaults, which earlier versions did not record
     return {
         "dataset": {"path": dataset.location, "name": dataset.name, "fingerprint": dataset.fingerprint},
         "model": asdict(settings.model),
@@ -518,6 +534,6 @@ def run_config(settings: TrainSettings, dataset: Dataset) -> dict[str, Any]:
         **asdict(settings.step),
         "loader": settings.loader.recorded(),
         **({} if dataset.mirrored is None else {"objects": dataset.mirrored.recorded()}),
-        **link_entries,
+        **task,
         "runs": settings.runs,
     }

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 
+from gloader.config import Balance
+from gloader.core.flag_values import require_choice
 from gloader.errors import ConfigError
 from gloader.training.process import seed_torch
 from gloader.training.replica import Replica
@@ -199,6 +201,7 @@ def check_optim(config: OptimConfig) -> None:
         raise ConfigError(
             f"lr_schedule {config.lr_schedule!r} is not known; allowed: {', '.join(_SCHEDULES)}"
         )
+    require_choice("balance", config.balance, get_args(Balance))
     for name, least in (("epochs", 1), ("eval_every", 1), ("patience", 0), ("checkpoint_every", 0)):
         if (value := getattr(config, name)) < least:
             raise ConfigError(f"{name} is {value}; allowed: {least} or more")
@@ -280,18 +283,21 @@ class TrainStep:
             self._replica = Replica(model, recipe.step, group, num_steps=num_steps, objective=self._objective)
         self.optimizer = build_optimizer(recipe.optim, model.parameters())
 
-    def take(self, batch: Delivered, *, is_last: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    def take(
+        self, batch: Delivered, *, is_last: bool, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Learn from ``batch``; return the network's outputs and their mean loss, a scalar. Collective.
 
         Parameters
         ----------
         batch : a batch on the device
         is_last : whether the batch ends the epoch, equal on every rank
+        rows : the network's row for each label of ``batch``; None if they are in the same order
         """
         # The rank is a part of the seed's address, so that each rank has its own dropout. A single process has no rank.
         rank = () if self._group.is_alone else (self._group.rank,)
         seed_torch(self._seed, batch.id.epoch, batch.id.index, *rank, device=self._device)
-        outputs, loss = self._replica.forward(batch)
+        outputs, loss = self._replica.forward(batch, rows)
         # Without this, the gradients would be added to the previous step's.
         self.optimizer.zero_grad()
         self._replica.backward(loss, num_seeds=self._objective.count(batch), is_last=is_last)

@@ -22,6 +22,7 @@ from gloader.training.metrics import EpochRecord, RunningMetrics, merge_stats, w
 from gloader.training.process import all_cores
 from gloader.training.reporter import BatchReport, Reporter
 from gloader.training.run_folder import differing, is_of_the_model
+from gloader.training.task import Evaluation
 from gloader.training.train_step import TrainStep, first_network, learning_rate
 
 if TYPE_CHECKING:
@@ -236,11 +237,12 @@ class Trainer:
             self._device, objective=self._task.objective, saved=self._progress.partial_of(self._group)
         )
         reported = time.perf_counter()
-        for batch in self._loader:
-            index = batch.id.index
+        for given in self._loader:
+            index = given.id.index
             is_last = index + 1 == len(self._loader)
             self._peak.require_below()  # frees memory, or raises an error, if the planned bytes are exceeded
-            outputs, loss = self._step.take(batch, is_last=is_last)
+            batch, rows = self._task.drawn(given, self._loader)
+            outputs, loss = self._step.take(batch, is_last=is_last, rows=rows)
             metrics.add(batch, outputs, loss)
             now = time.perf_counter()
             if is_last or now - reported >= _REPORT_EVERY_S:
@@ -281,23 +283,30 @@ class Trainer:
 
         def validate() -> list[float | None]:
             started = time.perf_counter()
-            valid_acc = self._score("valid")
+            valid_acc = self._evaluate("valid").score
             return [valid_acc, time.perf_counter() - started]
 
         # All ranks use one measurement, so that they decide equally on patience and the best epoch.
         valid_acc, seconds = self._group.run_on_first(validate, meanwhile=self._serve)
         return valid_acc, seconds or 0.0
 
-    def _score(self, split: Split) -> float | None:
+    def _evaluate(self, split: Split) -> Evaluation:
         """Return the network's score on a split. For the first rank, while the others wait."""
         if self._inference is None:
-            return None
+            return Evaluation(score=None)
         reading = nullcontext() if self._rows is None else self._rows.reading()
         with all_cores(self._group, self._device), reading:
-            score = self._task.score(split, self._model, self._inference, self._reporter.on_evaluate)
+            found = self._task.score(split, self._model, self._inference, self._reporter.on_evaluate)
         # The next step or the test uses this memory.
         release_freed_memory()
-        return score
+        return found
+
+    def _score_test(self) -> float | None:
+        """Return the network's score on the test data, and write the summary of the scores. For the first rank."""
+        found = self._evaluate("test")
+        if self._folder is not None and found.summary is not None:
+            self._folder.write_scores(found.summary())
+        return found.score
 
     @property
     def _serve(self) -> SideWork | None:
@@ -307,7 +316,7 @@ class Trainer:
     def _test(self) -> Outcome:
         """Load the weights of the best epoch, score them once on the test data, and return the result. Collective."""
         self._model.load_state_dict(self._best_weights)
-        test_acc = self._group.run_on_first(lambda: self._score("test"), meanwhile=self._serve)
+        test_acc = self._group.run_on_first(self._score_test, meanwhile=self._serve)
         progress = self._progress
         return Outcome(
             best_epoch=progress.best_epoch,

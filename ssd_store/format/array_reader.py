@@ -297,12 +297,13 @@ def read_run(
 _RUN_PAGES: Final = 1024  # maximum pages in one read of `load_elements`: 4 MiB, the size of its buffer
 # Maximum number of unneeded pages between two needed pages in one read. They take about as long as another request.
 _GAP_PAGES: Final = 64
+_STEP_ELEMENTS: Final = 1 << 20  # elements of rows per step of `load_elements`, each with an int64 position
 
 
 def load_elements(
     root: Path | str, record: ArrayRecord, positions: IdArray, *, os_io: OsIO = REAL_OS
 ) -> NDArray[Any]:
-    """Return ``record``'s elements at ``positions``, with memory for the elements and one buffer.
+    """Return ``record``'s elements or rows at ``positions``, with memory for these and one buffer.
 
     If the array has page checksums, they verify the pages with these elements, and little else is read. Without page
     checksums the entire file is read once, because its single digest does not verify a part.
@@ -315,12 +316,12 @@ def load_elements(
 
     Returns
     -------
-    (n,) with the stored dtype
+    (n,) with the stored dtype, or (n, k) for an array with rows of k elements
 
     Raises
     ------
     ShapeError
-        A position is out of range, or the array has more than one dimension; nothing was read.
+        A position is out of range, or the array has more than two dimensions; nothing was read.
     ChecksumError
         The bytes differ from the written bytes.
     StoreOpenError, StoreReadError, TruncatedStoreError
@@ -328,9 +329,9 @@ def load_elements(
     """
     wanted = _checked(positions, record)
     if wanted.size == 0:
-        return np.empty(0, dtype=stored_dtype(record.dtype))
-    # Both readers need sorted positions. The result is then put into the requested order.
-    read = _scan if record.pages_file is None else _pick
+        return np.empty((0, *record.shape[1:]), dtype=stored_dtype(record.dtype))
+    # The readers need sorted positions. The result is then put into the requested order.
+    read = _rows if len(record.shape) == 2 else _elements
     if bool(np.all(wanted[1:] >= wanted[:-1])):  # already sorted
         return read(root, record, wanted, os_io)
     order = np.argsort(wanted)
@@ -343,14 +344,33 @@ def load_elements(
 def _checked(positions: IdArray, record: ArrayRecord) -> IdArray:
     """Return ``positions`` as int64 ids, or raise `ShapeError`."""
     noun = f"positions in {record.name!r}"
-    if len(record.shape) != 1:
+    if len(record.shape) not in (1, 2):
         raise ShapeError(
-            f"{noun} cannot be read: the array's shape is {record.shape}, and it must have one dimension"
+            f"{noun} cannot be read: the array's shape is {record.shape}, and it must have one or two dimensions"
         )
     ids = as_ids(positions, noun=noun, error=ShapeError)
     if len(wrong := outside(ids, record.shape[0])):
         raise ShapeError(f"{noun} must be in 0..{record.shape[0] - 1}; these are not: {wrong[:5].tolist()}")
     return ids
+
+
+def _elements(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -> NDArray[Any]:
+    """Return the elements (n,) at ``wanted`` (sorted), in an array that counts as one row of elements."""
+    return (_scan if record.pages_file is None else _pick)(root, record, wanted, os_io)
+
+
+def _rows(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -> NDArray[Any]:
+    """Return the rows (n, k) at ``wanted`` (sorted). A row may lie on two pages."""
+    width = record.shape[1]
+    rows = np.empty((wanted.shape[0], width), dtype=stored_dtype(record.dtype))
+    columns = np.arange(width, dtype=np.int64)
+    # Without page checksums each step would read the entire file, so all rows are then read in one step.
+    step = wanted.shape[0] if record.pages_file is None else max(1, _STEP_ELEMENTS // max(1, width))
+    for start in range(0, wanted.shape[0], step):
+        part = wanted[start : start + step]
+        elements = (part[:, None] * width + columns).reshape(-1)
+        rows[start : start + step] = _elements(root, record, elements, os_io).reshape(-1, width)
+    return rows
 
 
 def _scan(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -> NDArray[Any]:

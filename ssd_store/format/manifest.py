@@ -245,9 +245,20 @@ LINKS_FEATURE: Final = "link-tables"  # arrays in the folders for link tables
 # Edge features and edge times. A build that ignored them would train without the features, or on edges after a seed's
 # time.
 EDGE_COLUMNS_FEATURE: Final = "edge-columns"
+# Labels that are values (N, k) instead of classes (N,). An older build would refuse only their dtype, without a reason.
+LABEL_VALUES_FEATURE: Final = "label-values"
+KEYS_FEATURE: Final = "node-keys"  # keys of nodes; an older build would give ids in their place
 # "int8-row-scale" is for int8 features with a float32 factor per row.
 KNOWN_FEATURES: Final = frozenset(
-    {"int8-row-scale", FOLDERS_FEATURE, LINKS_FEATURE, EDGE_COLUMNS_FEATURE, RANGES_FEATURE}
+    {
+        "int8-row-scale",
+        FOLDERS_FEATURE,
+        LINKS_FEATURE,
+        EDGE_COLUMNS_FEATURE,
+        KEYS_FEATURE,
+        RANGES_FEATURE,
+        LABEL_VALUES_FEATURE,
+    }
 )
 
 _DIGEST = re.compile(r"[0-9a-f]{16}")

@@ -35,7 +35,7 @@ from gloader.convert.readers.open_table import open_table
 from gloader.convert.readers.table_streams import TableEdges
 from gloader.convert.registry import open_source, source_files
 from gloader.convert.source import GraphSource
-from gloader.convert.sources.graph_folder import read_graph_yaml
+from gloader.convert.sources.graph_yaml import read_graph_yaml
 from gloader.core.fanouts import parse_fanouts
 from gloader.core.flag_values import parse_share
 from gloader.core.loader_state import LoaderState

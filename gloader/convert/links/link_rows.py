@@ -20,7 +20,6 @@ from gloader.convert.readers.file_streams import pair_file_edges
 from gloader.convert.readers.node_arrays import check_id_dtype, to_ids
 from gloader.convert.readers.npy_file import NpyFile
 from gloader.convert.readers.open_table import open_table, plain_suffix
-from gloader.convert.readers.parquet_table import ParquetTable
 from gloader.convert.readers.table_streams import TableEdges, find_ends, regroup
 from gloader.convert.source import LinkChunk, LinkSource, LinkStream
 from gloader.core.malformed import shown
@@ -253,12 +252,12 @@ def table_rows(table: NumberTable, name: str, notes: ColumnNotes) -> LinkStream:
             (NEGATIVE_NAMES, "negatives"),
         )
     )
-    if isinstance(table, ParquetTable):
-        num_rows = table.num_rows
+    num_rows = table.num_rows
+    if num_rows is not None:  # a file that also stores the columns' types
         label_dtype = None if label is None else _label_dtype(table, label)
     elif lists is not None:
         raise SourceError(
-            f"{table.path} has the column {lists!r}; negatives are lists, which Parquet files hold"
+            f"{table.path} has the column {lists!r}; negatives are lists, which Parquet and Arrow files hold"
         )
     else:
         num_rows, label_dtype = _scan(table, src, label)
@@ -307,5 +306,5 @@ def _scan(table: NumberTable, src: str, label: str | None) -> tuple[int, str | N
 
 
 def _label_dtype(table: NumberTable, label: str) -> str:
-    """Return the dtype in which the column ``label`` of a Parquet file is stored."""
+    """Return the dtype in which a file with types stores the column ``label``."""
     return "int64" if table.kind(label) == "integer" else "float32"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.options import SourceOptions
+    from gloader.convert.options import LabelsAs, SourceOptions
     from gloader.convert.source import EdgeStream, FeatureStream
     from gloader.types import IdArray, Relation
 
@@ -115,8 +115,10 @@ class Attributes:
             )
         return rows
 
-    def labels(self, *names: str, num_nodes: int, needs_labels: bool) -> IdArray:
-        """Return the labels (N,) under the first of ``names`` with an array, -1 if unlabelled.
+    def labels(
+        self, *names: str, num_nodes: int, needs_labels: bool, labels_as: LabelsAs | None = None
+    ) -> NDArray[Any]:
+        """Return the labels under the first of ``names`` with an array: classes or values, see `to_labels`.
 
         If no name has an array, the labels are -1 for all nodes, or an error if ``needs_labels``. Raises as `to_labels`
         and `require`. The error also names the alternative to labels, `OR_EDGES`: a dataset to predict edges.
@@ -125,7 +127,7 @@ class Attributes:
             return no_labels(num_nodes)
         name = self.require(*names, what="labels", instead=f"; add some, {OR_EDGES}")
         self.used[name] = "labels"
-        return to_labels(self.arrays[name], where=f"{self.where}: {name}")
+        return to_labels(self.arrays[name], where=f"{self.where}: {name}", labels_as=labels_as)
 
     def splits(self, num_nodes: int) -> Splits | None:
         """Return the splits, or None if there is no array for any part.
@@ -300,6 +302,7 @@ class SavedGraph:
     edge_names: EdgeNames = USUAL_NAMES  # names of edge times and edge features
     # If False, labels are optional: without any, the first type with nodes gets labels of -1.
     needs_labels: bool = True
+    labels_as: LabelsAs | None = None  # the user's choice of classes or values; see `to_labels`
 
     @classmethod
     def in_file(cls, path: Path, origin: str, options: SourceOptions) -> SavedGraph:
@@ -311,6 +314,7 @@ class SavedGraph:
             seed=options.seed,
             edge_names=options.edge_names,
             needs_labels=options.needs_labels,
+            labels_as=options.labels_as,
         )
 
     @property
@@ -376,7 +380,9 @@ def one_type_source(
     """
     rows = nodes.features(*names.features)
     count = len(rows) if num_nodes is None else num_nodes
-    labels = nodes.labels(*names.labels, num_nodes=count, needs_labels=saved.needs_labels)
+    labels = nodes.labels(
+        *names.labels, num_nodes=count, needs_labels=saved.needs_labels, labels_as=saved.labels_as
+    )
     saved.require_columns([edges])
     num_edges = edges.edges.num_edges or 0
     num_classes, features = count_classes(labels), array_features(rows)
@@ -439,7 +445,9 @@ def stored_source(
         where=str(saved.where),
     )
     store = nodes[labelled]
-    labels = store.arrays.labels(*names.labels, num_nodes=store.num_nodes, needs_labels=saved.needs_labels)
+    labels = store.arrays.labels(
+        *names.labels, num_nodes=store.num_nodes, needs_labels=saved.needs_labels, labels_as=saved.labels_as
+    )
     splits = store.arrays.splits(store.num_nodes) or random_splits(labels, seed=saved.seed)
     features = {
         name: array_features(each.arrays.features(*names.features))

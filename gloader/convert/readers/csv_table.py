@@ -28,6 +28,7 @@ from gloader.convert.readers.column_names import (
 from gloader.convert.readers.csv_text import (
     BLANKS,
     COMMENTS,
+    MAX_COMMENTS,
     RowText,
     fields_of,
     is_comment,
@@ -54,8 +55,6 @@ _BLOCK_BYTES = 1 << 20
 _BLOCK_COPIES = 12
 # The possible separators, in order of preference. `BLANKS` means any number of blanks and tabs.
 _DELIMITERS = (",", "\t", ";", "|", BLANKS)
-# Maximum number of comment lines before the first row. A file with more is refused.
-_MAX_COMMENTS = 1000
 # Number of first rows that decide on separator, header and kinds.
 _SNIFFED_ROWS = 100
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
@@ -97,7 +96,7 @@ class CsvTable:
         SourceError
             The file cannot be read, or its first line has neither names nor numbers.
         """
-        with _reading(path):
+        with reading_text(path):
             comment, lines = _first_lines(path)
             texts = [line for _, line in lines]
             delimiter = _delimiter(texts)
@@ -135,6 +134,11 @@ class CsvTable:
         """None: in a text file, a pandas index is a column."""
         return
 
+    @property
+    def remark(self) -> str:
+        """Empty: the columns need no explanation."""
+        return ""
+
     def kind(self, column: str) -> str:
         """Return a column's kind according to its first rows; see `NumberTable.kind`."""
         return self.kinds[self.names.index(column)]
@@ -152,11 +156,27 @@ class CsvTable:
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
         """Yield the named ``columns``; see `NumberTable.read`."""
         try:
-            with _reading(self.path):
+            with reading_text(self.path):
                 yield from self._read(columns)
         except pa.ArrowInvalid as failure:
-            with _reading(self.path):
+            with reading_text(self.path):
                 named_error = self._explained(columns, error, failure)
+            raise named_error from failure
+
+    def arrow_type(self, column: str) -> pa.DataType:
+        """Return the type string, because every field is text; see `NumberTable.arrow_type`."""
+        del column
+        return pa.string()
+
+    def read_arrow(self, columns: Sequence[str], *, error: TableError) -> Iterator[pa.RecordBatch]:
+        """Yield the named ``columns`` as text; see `NumberTable.read_arrow`."""
+        texts = dict.fromkeys(columns)
+        try:
+            with reading_text(self.path):
+                yield from self._batches(dict.fromkeys(columns, pa.string()))
+        except pa.ArrowInvalid as failure:
+            with reading_text(self.path):
+                named_error = self._explained(texts, error, failure)
             raise named_error from failure
 
     def count_rows(self) -> int:
@@ -168,10 +188,10 @@ class CsvTable:
             The file is malformed.
         """
         try:
-            with _reading(self.path):
+            with reading_text(self.path):
                 return sum(batch.num_rows for batch in self._batches({self.names[0]: pa.binary()}))
         except pa.ArrowInvalid as failure:
-            with _reading(self.path):
+            with reading_text(self.path):
                 named_error = self._explained({}, SourceError, failure)
             raise named_error from failure
 
@@ -186,11 +206,15 @@ class CsvTable:
             yield tuple(_numbers(batch.column(name), columns[name]) for name in columns)
 
     def _batches(self, kinds: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-        """Yield pyarrow's batches of rows, with the columns in ``kinds``, which gives pyarrow's type for each."""
+        """Yield pyarrow's batches of rows, with the columns in ``kinds``, which gives pyarrow's type for each.
+
+        Texts are not changed: they keep their blanks, and only an empty text is null.
+        """
+        is_text = pa.string() in kinds.values()
         # An empty file is an empty table here, but pyarrow refuses it.
         if not self.names:
             return
-        with closing(self._text()) as text:
+        with closing(self._text(is_text=is_text)) as text:
             if self.is_empty:
                 text.read()  # checks that all lines are comments
                 return
@@ -204,28 +228,37 @@ class CsvTable:
                 convert_options=pacsv.ConvertOptions(
                     column_types=dict(kinds),
                     include_columns=list(kinds),
-                    null_values=["", "nan", "NaN"],
+                    null_values=[""] if is_text else ["", "nan", "NaN"],
+                    strings_can_be_null=is_text,
                 ),
             )
             with reader:
                 yield from reader
 
-    def _text(self) -> RowText:
-        """Return the file's rows as text for pyarrow, without header and comments."""
-        # If the first column has texts, a row may look like a comment. `RowText` refuses such a row.
-        is_number = self.kinds[0] not in {"string", "empty"}
+    def _text(self, *, is_text: bool) -> RowText:
+        """Return the file's rows as text for pyarrow, without header and comments.
+
+        ``is_text`` is True if columns are read as text, so that blanks around a separator are part of a field.
+        """
+        # If the first column has texts, a row may look like a comment. `RowText` refuses such a row. The first rows of
+        # a column that is read as text may have been numbers by chance.
+        is_number = not is_text and self.kinds[0] not in {"string", "empty"}
         return RowText(
             self.path,
             delimiter=self.delimiter,
             skipped_lines=self.skipped_lines,
             text_columns=0 if is_number else len(self.names),
+            keeps_blanks=is_text,
         )
 
-    def _type(self, name: str, number: Number) -> pa.DataType:
+    def _type(self, name: str, number: Number | None) -> pa.DataType:
         """Return pyarrow's type for reading a column: integers or floats of ``number``, or bools.
 
-        A column of times has the type that fits its first row: int64, float64 or a date.
+        ``number`` is None for a column that is read as text. A column of times has the type that fits its first row:
+        int64, float64 or a date.
         """
+        if number is None:
+            return pa.string()
         if number != "time":
             is_bool = number != "int64" and self.kind(name) == "bool"
             return pa.bool_() if is_bool else pa.type_for_alias(number)
@@ -237,12 +270,14 @@ class CsvTable:
             return pa.float64()
         return _UTC_DATE if field.strip().endswith("Z") else _DATE
 
-    def _explained(self, columns: Mapping[str, Number], error: TableError, failure: Exception) -> Exception:
+    def _explained(
+        self, columns: Mapping[str, Number | None], error: TableError, failure: Exception
+    ) -> Exception:
         """Return the error for the first bad row, found by reading the text line by line.
 
         Parameters
         ----------
-        columns : the columns that were read
+        columns : the columns that were read, with None for text
         error : the class of the error
         failure : pyarrow's error, for a row in which this search finds nothing wrong
         """
@@ -262,8 +297,10 @@ class CsvTable:
                     return error(f"{place} {self._what_is_wrong(name, field, number)}")
         return SourceError(f"{self.path} cannot be parsed: {failure}")
 
-    def _what_is_wrong(self, name: str, field: str, number: Number) -> str:
+    def _what_is_wrong(self, name: str, field: str, number: Number | None) -> str:
         """Return the end of the error message for a bad field: its text, and a remedy."""
+        if number is None:
+            return f"is {shown(field)}, which is not UTF-8; save the file as UTF-8"
         if number == "int64" and _is_number(field) and field.strip() and not _WHOLE.fullmatch(field):
             return f"is {shown(field)}; {no_whole_numbers(self._first_missing(name))}"
         if field.strip().lower() in MISSING:
@@ -427,16 +464,15 @@ def _first_lines(path: Path) -> tuple[str, list[tuple[int, str]]]:
                 comment = line
                 if line.startswith("%%MatrixMarket"):
                     raise SourceError(
-                        f"{path} is a matrix of Matrix Market, whose ids begin at 1: save it as a table with pandas, "
-                        "matrix = scipy.io.mmread(path), DataFrame({'src': matrix.row, 'dst': matrix.col})"
+                        f"{path} is a matrix of Matrix Market; rename it so that it ends in .mtx"
                     )
-                if number == _MAX_COMMENTS:
-                    raise SourceError(f"{path} starts with more than {_MAX_COMMENTS} comment lines")
+                if number == MAX_COMMENTS:
+                    raise SourceError(f"{path} starts with more than {MAX_COMMENTS} comment lines")
     return comment, lines
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading_text(path: Path) -> Iterator[None]:
     """Turn read errors into a SourceError that names the file. Parse errors pass, because the callers explain them."""
     try:
         yield

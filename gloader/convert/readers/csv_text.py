@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMENTS: Final = ("#", "%")  # beginnings of comment lines
+# Maximum number of comment lines before the first row. A file with more is refused.
+MAX_COMMENTS: Final = 1000
 # Maximum number of characters per line. A row with 100,000 numbers is shorter. Without a limit, a small gzip file with
 # one huge line could fill the memory.
 MAX_LINE_CHARACTERS: Final = 1 << 20
@@ -104,15 +106,25 @@ class RowText(io.RawIOBase):
     skipped_lines : lines before the first row
     text_columns : number of columns if the first column is text; otherwise 0. A row that begins with a text such as
         "#a" looks like a comment, and is refused if it has this number of fields
+    keeps_blanks : True if the blanks around a separator are part of the fields
     """
 
-    def __init__(self, path: Path, *, delimiter: str, skipped_lines: int, text_columns: int = 0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        delimiter: str,
+        skipped_lines: int,
+        text_columns: int = 0,
+        keeps_blanks: bool = False,
+    ) -> None:
         super().__init__()
         self._path = path
         self._delimiter = delimiter
         self._around = re.compile(f" *{re.escape(delimiter)} *")  # a separator with the blanks around it
         self._to_skip = skipped_lines  # lines that are still to be skipped
         self._num_columns = text_columns
+        self._keeps_blanks = keeps_blanks
         self._opened = open_text(path)
         self._file = self._opened.__enter__()  # `close` exits this context
         self._carry = ""  # the beginning of an incomplete line
@@ -172,7 +184,7 @@ class RowText(io.RawIOBase):
         if " " not in text:
             return text
         # A parser would read the blank in ", true" as part of the word. Quoted text keeps its blanks.
-        text = text if '"' in text else self._around.sub(self._delimiter, text)
+        text = text if self._keeps_blanks or '"' in text else self._around.sub(self._delimiter, text)
         return _BLANK_LINE.sub("", text)
 
     def _refuse_open_quotes(self, text: str, first: int) -> None:

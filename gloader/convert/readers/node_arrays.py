@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gloader.convert.readers.label_values import has_fraction, to_values
 from gloader.convert.source import RandomSplits
 from gloader.core.aligned_memory import plain_array
 from gloader.core.units import format_bytes
-from gloader.dataset.values import MAX_CLASSES
+from gloader.dataset.values import MAX_CLASSES, has_label
 from gloader.errors import BudgetError, GraphError, ShapeError, SourceError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gloader.convert.options import LabelsAs
     from gloader.convert.readers.npy_file import NpyFile
     from gloader.convert.source import Splits
     from gloader.types import IdArray
@@ -89,28 +91,57 @@ def check_id_array(dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> 
         raise ShapeError(f"{where} has shape {shape}; it must be one-dimensional")
 
 
-def to_labels(values: NDArray[Any], *, where: str) -> IdArray:
-    """Return the labels (N,) or (N, 1) as int64 (N,). NaN becomes -1. Pure.
+def to_labels(values: NDArray[Any], *, where: str, labels_as: LabelsAs | None = None) -> NDArray[Any]:
+    """Return labels as classes, int64 (N,) with -1 where unknown, or as values, float32 (N, k) with NaN. Pure.
+
+    One column of whole numbers holds classes, and NaN becomes -1. One column of floats with a fraction holds values.
+    Several columns hold values. Whole numbers of an integer dtype are then 0 or 1, for several labels per node.
+
+    Parameters
+    ----------
+    values : (N,), (N, 1) or (N, k) real numbers or bools
+    where : the file or array, for messages
+    labels_as : the user's choice instead of this rule: "classes" refuses fractions and several columns, "values" takes
+        any finite numbers, so that -1 is a value and only NaN is unknown
 
     Raises
     ------
     ShapeError
-        There is more than one label per node.
+        The array has no rows of labels, or several columns for ``labels_as`` "classes".
     SourceError
-        A label is not a whole number, is below -1, or is too large. The message names ``where``, the row and the value.
+        A class is not a whole number, is below -1, or is too large, or as `to_values`. The message names ``where``, the
+        row and the value.
     """
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]
-    if values.ndim != 1:
-        raise ShapeError(
-            f"{where} has shape {values.shape}; labels must be (N,): one class per node, of one-hot rows "
-            "labels.argmax(axis=1)"
-        )
+    check_label_shape(values.shape, where, labels_as)
     if values.dtype.kind not in "iufb":
         raise SourceError(
-            f"{where} has dtype {values.dtype}; labels must be whole numbers: save np.unique(labels, "
+            f"{where} has dtype {values.dtype}; labels must be numbers: of texts, save the classes np.unique(labels, "
             "return_inverse=True)[1]"
         )
+    columns = values.reshape(-1, 1) if values.ndim == 1 else values
+    if labels_as == "values" or columns.shape[1] > 1:
+        return to_values(columns, where=where, allows_any=labels_as == "values")
+    values = columns[:, 0]
+    if labels_as is None and has_fraction(values):
+        return to_values(columns, where=where, allows_any=True)
+    return _to_classes(values, where)
+
+
+def check_label_shape(shape: tuple[int, ...], where: str, labels_as: LabelsAs | None) -> None:
+    """Raise ShapeError if an array of this shape cannot hold labels; see `to_labels`. Pure."""
+    if len(shape) not in (1, 2) or (len(shape) == 2 and not 1 <= shape[1] <= MAX_CLASSES):
+        raise ShapeError(
+            f"{where} has shape {shape}; labels must be (N,), one class or value per node, or (N, k), k of them"
+        )
+    if labels_as == "classes" and len(shape) == 2 and shape[1] > 1:
+        raise ShapeError(
+            f"{where} has shape {shape}; --labels-as classes needs (N,): one class per node, of one-hot rows "
+            "labels.argmax(axis=1)"
+        )
+
+
+def _to_classes(values: NDArray[Any], where: str) -> IdArray:
+    """Return classes (N,) as int64. NaN becomes -1. Raises SourceError as `to_labels`."""
     if values.dtype.kind == "f":
         # Beyond 2**53, float64 skips whole numbers, so the intended label is unknown.
         unlabelled = np.isnan(values)
@@ -127,14 +158,17 @@ def no_labels(num_nodes: int) -> IdArray:
     return np.full(num_nodes, -1, np.int64)
 
 
-def read_labels(file: NpyFile, *, num_nodes: int, budget_bytes: int) -> IdArray:
-    """Return the labels (N,) in ``file``. The shape is checked before the file is read.
+def read_labels(
+    file: NpyFile, *, num_nodes: int, budget_bytes: int, labels_as: LabelsAs | None = None
+) -> NDArray[Any]:
+    """Return the labels in ``file``, classes (N,) or values (N, k). The shape is checked before the file is read.
 
     Parameters
     ----------
-    file : labels (N,) or (N, 1)
+    file : labels (N,), (N, 1) or (N, k)
     num_nodes : N
     budget_bytes : memory for the labels
+    labels_as : as in `to_labels`
 
     Raises
     ------
@@ -143,12 +177,13 @@ def read_labels(file: NpyFile, *, num_nodes: int, budget_bytes: int) -> IdArray:
     BudgetError
         The labels take more than ``budget_bytes``.
     """
-    if file.size != num_nodes:
+    if file.shape[:1] != (num_nodes,):
         raise ShapeError(
             f"{file.where} has shape {file.shape}; labels must be ({num_nodes},): one class per node, -1 where it is "
-            "unknown, of one-hot rows labels.argmax(axis=1)"
+            f"unknown, or ({num_nodes}, k): k values per node, NaN where unknown"
         )
-    return to_labels(file.read(budget_bytes=budget_bytes), where=file.where)
+    check_label_shape(file.shape, file.where, labels_as)
+    return to_labels(file.read(budget_bytes=budget_bytes), where=file.where, labels_as=labels_as)
 
 
 def read_split(file: NpyFile, *, num_nodes: int, budget_bytes: int) -> IdArray:
@@ -206,8 +241,10 @@ def require_node_memory(num_nodes: int, budget_bytes: int, where: str) -> None:
         )
 
 
-def count_classes(labels: IdArray) -> int:
-    """Return the number of classes for ``labels`` (N,): the largest label plus one, at least 1. Pure."""
+def count_classes(labels: NDArray[Any]) -> int:
+    """Return the number of classes (N,): the largest plus one, at least 1. For values (N, k), return k. Pure."""
+    if labels.ndim == 2:
+        return int(labels.shape[1])
     return max(1, int(labels.max(initial=-1)) + 1)
 
 
@@ -228,11 +265,12 @@ def _refuse_labels(
     if bad.size:
         raise SourceError(
             f"{where}: row {int(bad[0])} has label {values[bad[0]]}; labels are classes in 0..{MAX_CLASSES - 1}, or "
-            f"-1 or NaN where there is none{'; ' + few_classes(values) if cure else ''}"
+            f"-1 or NaN where there is none{'; ' + few_classes(values) if cure else ''}. For numbers to predict, "
+            'instead of classes, give --labels-as values, in Python labels_as="values"'
         )
 
 
-def check_splits(splits: Splits, labels: IdArray, *, where: str) -> None:
+def check_splits(splits: Splits, labels: NDArray[Any], *, where: str) -> None:
     """Refuse ids out of range, duplicate ids, and unlabelled nodes in train or valid. Pure.
 
     Test nodes may be unlabelled, because some public tasks keep their test labels secret.
@@ -240,7 +278,7 @@ def check_splits(splits: Splits, labels: IdArray, *, where: str) -> None:
     Parameters
     ----------
     splits : node ids of each part
-    labels : (N,) classes, -1 if unlabelled
+    labels : (N,) classes, -1 where unknown, or (N, k) values. A node is labelled if one of its k values is known
     where : the source, for messages
 
     Raises
@@ -249,7 +287,7 @@ def check_splits(splits: Splits, labels: IdArray, *, where: str) -> None:
         An id is invalid. The message names ``where``, the split, the position and the node.
     """
     # Each node's part: 1, 2 or 3, or 0 without a part. This takes one byte per node for splits of any size.
-    owner = np.zeros(labels.shape[0], np.uint8)
+    owner, is_labelled = np.zeros(labels.shape[0], np.uint8), has_label(labels)
     names = ("train", "valid", "test")
     for number, (name, ids) in enumerate(
         zip(names, (splits.train, splits.valid, splits.test), strict=True), 1
@@ -271,16 +309,16 @@ def check_splits(splits: Splits, labels: IdArray, *, where: str) -> None:
         if np.count_nonzero(owner == number) != ids.shape[0]:
             node = _first_repeat(ids)
             raise SourceError(f"{where}: {name} holds node {node} more than once")
-        unlabelled = np.flatnonzero(labels[ids] < 0)
+        unlabelled = np.flatnonzero(~is_labelled[ids])
         if unlabelled.size and name != "test":
             raise SourceError(
                 f"{where}: {name} holds node {ids[unlabelled[0]]} at position {unlabelled[0]}, which has no label"
             )
 
 
-def random_splits(labels: IdArray, *, seed: int) -> RandomSplits:
+def random_splits(labels: NDArray[Any], *, seed: int) -> RandomSplits:
     """Split the labelled nodes at random: 60% train, 20% valid, 20% test. Equal seeds give equal splits. Pure."""
-    labelled = np.flatnonzero(labels >= 0)
+    labelled = np.flatnonzero(has_label(labels))
     shuffled = np.random.default_rng(seed).permutation(labelled)
     first = round(_TRAIN_SHARE * labelled.shape[0])
     second = first + round(_VALID_SHARE * labelled.shape[0])

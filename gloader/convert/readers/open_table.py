@@ -1,4 +1,4 @@
-"""The opening of tables of any format, CSV or Parquet, by the suffix of the file name.
+"""The opening of tables of any format, CSV, Parquet or Arrow, by the suffix of the file name.
 
 `open_table` returns a `NumberTable`, through which edges, features and labels are read. A table may have several files,
 its *parts*: a folder of part files, as Spark writes them, or the matches of a pattern such as ``edges-*.csv``.
@@ -17,6 +17,8 @@ from gloader.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
 
     from gloader.convert.readers.table_streams import Columns, Number, NumberTable, TableError
 
@@ -140,6 +142,11 @@ class PartedTable:
         return any(part.counts_columns for part in self.parts)
 
     @property
+    def remark(self) -> str:
+        """The remark on the first part's format; see `NumberTable.remark`."""
+        return self.parts[0].remark
+
+    @property
     def num_rows(self) -> int | None:
         """Number of rows, or None if unknown until they are read."""
         counts = [part.num_rows for part in self.parts]
@@ -170,15 +177,50 @@ class PartedTable:
         for part in self.parts:
             yield from part.read(columns, error=error)
 
+    def arrow_type(self, column: str) -> pa.DataType:
+        """Return the type that holds a column's values in all parts; see `NumberTable.arrow_type`."""
+        import pyarrow as pa
+
+        common = self.parts[0].arrow_type(column)
+        for part in self.parts[1:]:
+            kind = part.arrow_type(column)
+            fields = [pa.schema([pa.field(column, each)]) for each in (common, kind)]
+            try:
+                # Permissive means that int32 and int64 become int64, and that null becomes any type.
+                common = pa.unify_schemas(fields, promote_options="permissive").field(0).type
+            except pa.ArrowException as error:
+                raise SourceError(
+                    f"{part.path} stores the column {column!r} as {kind}, and files before it as {common}; write the "
+                    "column with one type in all files of a table"
+                ) from error
+        return common
+
+    def read_arrow(self, columns: Sequence[str], *, error: TableError) -> Iterator[pa.RecordBatch]:
+        """Yield the named ``columns``, part by part; see `NumberTable.read_arrow`."""
+        import pyarrow as pa
+
+        schema = pa.schema([pa.field(name, self.arrow_type(name)) for name in columns])
+        for part in self.parts:
+            for batch in part.read_arrow(columns, error=error):
+                try:
+                    yield batch.cast(schema)
+                except pa.ArrowInvalid as failure:
+                    raise SourceError(
+                        f"{part.path}: {failure}; write each column with one type in all files of a table"
+                    ) from failure
+
 
 def _columns(table: NumberTable) -> str:
     """Return a table's columns, for messages."""
     return listed(table.names) if table.has_names else f"{len(table.names)} columns without names"
 
 
-# The suffixes of the two formats; ".gz" may follow those of CSV.
+# The suffixes of the formats; ".gz" may follow those of CSV.
 CSV_SUFFIXES = frozenset({".csv", ".tsv", ".txt", ".tab"})
 PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
+ARROW_SUFFIXES = frozenset({".arrow", ".arrows", ".feather", ".ipc"})
+MATRIX_SUFFIX = ".mtx"  # ".gz" may follow
+_SUFFIXES = CSV_SUFFIXES | PARQUET_SUFFIXES | ARROW_SUFFIXES | {MATRIX_SUFFIX}
 # The remedy for a file that is no table, by its suffix.
 _UNPACK = "unpack it, or pack it with gzip"
 _CURES = {
@@ -192,29 +234,30 @@ _CURES = {
     ".xls": "save it as CSV",
     ".json": "pandas.read_json(file).to_parquet('table.parquet')",
     ".jsonl": "pandas.read_json(file, lines=True).to_parquet('table.parquet')",
-    ".feather": "pandas.read_feather(file).to_parquet('table.parquet')",
-    ".arrow": "pandas.read_feather(file).to_parquet('table.parquet')",
     ".pkl": "pickles are never read; save the table with DataFrame.to_parquet",
     ".npy": "edges as an array are edges.npy in a folder of arrays, npy:FOLDER",
     ".npz": "edges as an array are edges.npy in a folder of arrays, npy:FOLDER",
     ".pt": "a graph of PyG is pyg:FILE",
     ".bin": "a graph of DGL is dgl:FILE",
-    ".mtx": "ids begin at 1 in it; matrix = scipy.io.mmread(file), then pandas.DataFrame({'src': matrix.row, 'dst': "
-    "matrix.col}).to_parquet('table.parquet')",
     ".graphml": "graph = networkx.read_graphml(file), then networkx.to_pandas_edgelist(graph).to_parquet("
     "'table.parquet')",
 }
 
 
 def is_table(path: Path) -> bool:
-    """True if ``path`` is a CSV (also .gz) or Parquet file by its name, or a folder or pattern of such files."""
-    if plain_suffix(path) in CSV_SUFFIXES | PARQUET_SUFFIXES:
+    """True if ``path`` is a CSV (also .gz), Parquet or Arrow file by its name, or a folder or pattern of such files."""
+    if plain_suffix(path) in _SUFFIXES:
         return True
     return path.is_dir() and any(is_table(part) for part in part_files(path) if not part.is_dir())
 
 
+def is_matrix(path: Path) -> bool:
+    """True if ``path`` is a Matrix Market file by its name, or a folder or pattern of such files."""
+    return any(plain_suffix(part) == MATRIX_SUFFIX for part in part_files(path))
+
+
 def open_table(path: Path) -> NumberTable:
-    """Open the CSV or Parquet file at ``path``, or the part files in a folder or of a pattern.
+    """Open the CSV, Parquet or Arrow file at ``path``, or the part files in a folder or of a pattern.
 
     Raises
     ------
@@ -235,17 +278,25 @@ def _open_file(path: Path) -> NumberTable:
 
         return CsvTable.open(path)
     if suffix in PARQUET_SUFFIXES:
-        from gloader.convert.readers.parquet_table import ParquetTable
+        from gloader.convert.readers.parquet_table import open_parquet_table
 
-        return ParquetTable.open(path)
+        return open_parquet_table(path)
+    if suffix in ARROW_SUFFIXES:
+        from gloader.convert.readers.arrow_file import open_arrow_table
+
+        return open_arrow_table(path)
+    if suffix == MATRIX_SUFFIX:
+        from gloader.convert.readers.matrix_market import MatrixTable
+
+        return MatrixTable.open(path)
     raise SourceError(f"{path}: {unknown_format(path)}")
 
 
 def unknown_format(path: Path) -> str:
     """Return the remedy for a file with an unknown suffix, as the end of a message. Pure."""
-    known = ", ".join(sorted(CSV_SUFFIXES | PARQUET_SUFFIXES))
+    known = ", ".join(sorted(_SUFFIXES))
     cure = _CURES.get(path.suffix.lower(), "rename the file by its format")
-    return f"the name has no known suffix; use one of {known} (.gz after a CSV's): {cure}"
+    return f"the name has no known suffix; use one of {known} (.gz after those of text): {cure}"
 
 
 def plain_suffix(path: Path) -> str:

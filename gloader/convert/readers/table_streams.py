@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gloader.convert.readers.checked_rows import as_float32, is_rounded, of_rounding, to_weights
+from gloader.convert.readers.checked_rows import to_weights
 from gloader.convert.readers.column_names import (
     KNOWN_ENDS,
     LISTS,
@@ -29,11 +29,14 @@ from gloader.convert.readers.edge_columns import to_seconds
 from gloader.convert.readers.node_arrays import to_ids
 from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream
 from gloader.core.malformed import shown
+from gloader.core.rounding import as_float32, is_rounded, of_rounding
 from gloader.errors import FeatureValueError, GraphError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    import pyarrow as pa
 
 
 # The type in which a column is read. "time" means any form of times in a file, which `to_seconds` converts.
@@ -81,6 +84,11 @@ class NumberTable(Protocol):
         ...
 
     @property
+    def remark(self) -> str:
+        """What the receipt says on the format, such as "Matrix Market, ids from 1", or an empty text."""
+        ...
+
+    @property
     def num_rows(self) -> int | None:
         """Number of rows, or None if unknown until they are read."""
         ...
@@ -120,6 +128,33 @@ class NumberTable(Protocol):
             A whole number is missing, or a value is not such a number. The message names file, row and value.
         ShapeError
             A list has another length than the first.
+        SourceError
+            The file is truncated or corrupt.
+        """
+        ...
+
+    def arrow_type(self, column: str) -> pa.DataType:
+        """Return pyarrow's type for a column in `read_arrow`. In a text file, every column has the type string.
+
+        Raises SourceError if the files of a table have types for the column that no common type holds.
+        """
+        ...
+
+    def read_arrow(self, columns: Sequence[str], *, error: TableError) -> Iterator[pa.RecordBatch]:
+        """Yield the named columns with their stored values, in batches. Every call starts at the first row.
+
+        A text file's fields come as the exact text between two separators, without the quotes. An empty field is null.
+        A column that is stored as numbers into a dictionary comes as the dictionary's values.
+
+        Parameters
+        ----------
+        columns : names of the columns, which are the batches' columns in this order
+        error : class of the error for a bad row
+
+        Raises
+        ------
+        error
+            A row of a text file has another number of fields than the header, or is not UTF-8.
         SourceError
             The file is truncated or corrupt.
         """

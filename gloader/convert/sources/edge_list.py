@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gloader.convert.node_order import JOINED_NODE_BYTES
 from gloader.convert.options import NONE
@@ -21,9 +21,9 @@ from gloader.convert.readers.node_arrays import (
     require_node_memory,
     to_labels,
 )
-from gloader.convert.readers.node_tables import node_features, node_labels
+from gloader.convert.readers.node_tables import label_columns, node_features, node_labels
 from gloader.convert.readers.npy_file import NpyFile, npz_members
-from gloader.convert.readers.open_table import is_table, open_table, part_files, unknown_format
+from gloader.convert.readers.open_table import is_matrix, is_table, open_table, part_files, unknown_format
 from gloader.convert.readers.table_streams import ColumnNotes, TableEdges, column_text, table_features
 from gloader.convert.source import EdgeStream, FeatureStream, Source, Splits
 from gloader.convert.sources.npy import open_feature_file
@@ -31,7 +31,9 @@ from gloader.core.malformed import shown
 from gloader.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
-    from gloader.convert.options import SourceOptions
+    from numpy.typing import NDArray
+
+    from gloader.convert.options import LabelsAs, SourceOptions
     from gloader.types import IdArray
 
 
@@ -63,6 +65,11 @@ def open_node_features(
         if path.suffix not in {".npy", ".npz"}:
             raise SourceError(f"{path} is no .npy or .npz array: {unknown_format(path)}")
         return open_feature_file(path, budget_bytes=budget_bytes), None
+    if is_matrix(path):
+        raise SourceError(
+            f"{path} is a sparse matrix of Matrix Market, which is read as edges; save sparse features with "
+            "scipy.sparse.save_npz('features.npz', scipy.io.mmread(file).tocsr())"
+        )
     has_labels = labels is not None and labels.expanduser().resolve() == path.resolve()
     return node_features(open_table(path), budget_bytes=budget_bytes, notes=notes, has_labels=has_labels)
 
@@ -78,12 +85,17 @@ def open_edge_features(path: Path, *, budget_bytes: int, notes: ColumnNotes) -> 
 
 
 def count_labels(path: Path) -> int:
-    """Return the number of labels in a file, an array or a table. Raises as `read_label_file`."""
-    return open_table(path).count_rows() if is_table(path) else NpyFile.open(path).size
+    """Return the number of rows of labels in a file, an array or a table. Raises as `read_label_file`."""
+    if is_table(path):
+        return open_table(path).count_rows()
+    shape = NpyFile.open(path).shape
+    return shape[0] if shape else 1
 
 
-def read_label_file(path: Path, *, num_nodes: int, budget_bytes: int, notes: ColumnNotes) -> IdArray:
-    """Return the labels (N,) in a ``.npy`` or a table with a row per node.
+def read_label_file(
+    path: Path, *, num_nodes: int, budget_bytes: int, notes: ColumnNotes, labels_as: LabelsAs | None = None
+) -> NDArray[Any]:
+    """Return the labels in a ``.npy`` or a table with a row per node: classes (N,) or values (N, k).
 
     Parameters
     ----------
@@ -91,6 +103,7 @@ def read_label_file(path: Path, *, num_nodes: int, budget_bytes: int, notes: Col
     num_nodes : N
     budget_bytes : memory for the labels
     notes : receives the receipt's lines on columns
+    labels_as : the user's choice of classes or values; see `to_labels`
 
     Raises
     ------
@@ -98,9 +111,24 @@ def read_label_file(path: Path, *, num_nodes: int, budget_bytes: int, notes: Col
         As `read_labels` and `node_labels`.
     """
     if not is_table(path):
-        return read_labels(NpyFile.open(path), num_nodes=num_nodes, budget_bytes=budget_bytes)
-    values = node_labels(open_table(path), num_nodes=num_nodes, budget_bytes=budget_bytes, notes=notes)
-    return to_labels(values, where=str(path))
+        return read_labels(
+            NpyFile.open(path), num_nodes=num_nodes, budget_bytes=budget_bytes, labels_as=labels_as
+        )
+    if is_matrix(path):
+        raise SourceError(f"{path} is a sparse matrix of Matrix Market; save the labels as a .npy array (N,)")
+    values = node_labels(
+        open_table(path), num_nodes=num_nodes, budget_bytes=budget_bytes, notes=notes, labels_as=labels_as
+    )
+    return to_labels(values, where=str(path), labels_as=labels_as)
+
+
+def label_names(path: Path | None, labels: NDArray[Any]) -> tuple[str, ...]:
+    """Return the names of the columns of ``labels`` (N, k) in a label file; empty for classes, arrays and None."""
+    if path is None or labels.ndim == 1 or not is_table(path):
+        return ()
+    table = open_table(path)
+    # A table without a header has numbers as names, which say nothing about labels.
+    return tuple(label_columns(table, "values")) if table.has_names else ()
 
 
 def read_split_files(path: Path, *, num_nodes: int, budget_bytes: int) -> Splits:
@@ -167,7 +195,7 @@ def edge_table_columns(
     notes: ColumnNotes,
     features_file: Path | None = None,
     keys: tuple[str, str] = ("--edge-time", "--edge-features"),
-) -> tuple[EdgeStream, FeatureStream | None]:
+) -> tuple[TableEdges, FeatureStream | None]:
     """Return a table's edges with times, and the edge features.
 
     Parameters
@@ -200,18 +228,18 @@ def edge_table_columns(
     feature_columns = names if set(names) <= set(table.names) else ()
     _note_columns(edges, feature_columns, notes)
     if not names:
-        return edges.stream(), None
+        return edges, None
     if not feature_columns:
         path = features_file or Path(str(features)).expanduser()
         if not path.is_file():
             raise ConfigError(
                 _missing(keys[1], str(features), edges, what="column, and there is no such file")
             )
-        return edges.stream(), open_edge_features(path, budget_bytes=budget_bytes, notes=notes)
+        return edges, open_edge_features(path, budget_bytes=budget_bytes, notes=notes)
     if edges.num_edges is None:
         # The conversion needs the number of feature rows before it sorts the edges, because the rows take disk space.
         edges = replace(edges, num_edges=table.count_rows())
-    return edges.stream(), table_features(table, edges.num_edges or 0, names)
+    return edges, table_features(table, edges.num_edges or 0, names)
 
 
 def _note_columns(edges: TableEdges, features: tuple[str, ...], notes: ColumnNotes) -> None:
@@ -224,6 +252,7 @@ def _note_columns(edges: TableEdges, features: tuple[str, ...], notes: ColumnNot
     others += [f"{column_text(table, name)} is a feature" for name in features]
     if table.has_names:
         ends = f"{edges.src} and {edges.dst} of {table.path.name}"
+        ends += f" ({table.remark})" if table.remark else ""
     else:
         numbers = [table.names.index(name) + 1 for name in (edges.src, edges.dst)]
         ends = f"columns {numbers[0]} and {numbers[1]} of {table.path.name} (no header)"
@@ -273,13 +302,19 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
         )
     budget = options.budget_bytes
     notes = ColumnNotes()
-    edges, edge_features = edge_table_columns(
-        TableEdges.open(open_table(path), src=options.src, dst=options.dst),
+    table = open_table(path)
+    if is_matrix(path):
+        from gloader.convert.readers.matrix_market import require_square  # imported late: pyarrow takes 30 MB
+
+        require_square(table)
+    table_edges, edge_features = edge_table_columns(
+        TableEdges.open(table, src=options.src, dst=options.dst),
         time=options.edge_time,
         features=options.edge_features,
         budget_bytes=budget,
         notes=notes,
     )
+    edges = table_edges.stream()
     features, row_ids = open_node_features(
         _require_path(options.features), budget_bytes=budget, notes=notes, labels=options.labels
     )
@@ -289,7 +324,11 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
         no_labels(num_nodes)
         if options.labels is None
         else read_label_file(
-            _require_path(options.labels), num_nodes=num_nodes, budget_bytes=budget, notes=notes
+            _require_path(options.labels),
+            num_nodes=num_nodes,
+            budget_bytes=budget,
+            notes=notes,
+            labels_as=options.labels_as,
         )
     )
     splits = (
@@ -306,6 +345,7 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
         features=features,
         row_ids=row_ids,
         labels=labels,
+        label_names=label_names(options.labels, labels),
         splits=splits,
         edge_features=edge_features,
         edge_file=path,

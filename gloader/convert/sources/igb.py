@@ -110,7 +110,9 @@ def first_labels(file: NpyFile, *, num_nodes: int, num_labelled: int) -> IdArray
     """
     labels = np.full(num_nodes, -1, np.int64)
     stop = min(file.size, num_nodes, num_labelled)
-    given = to_labels(next(file.flat(max(1, stop), stop=stop), np.empty(0)), where=file.where)
+    given = to_labels(
+        next(file.flat(max(1, stop), stop=stop), np.empty(0)), where=file.where, labels_as="classes"
+    )
     labels[: given.shape[0]] = given
     return labels
 

@@ -31,6 +31,8 @@ from gloader.errors import ShapeError, SourceError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import NDArray
+
     from gloader.convert.options import SourceOptions
     from gloader.convert.source import FeatureStream
     from gloader.types import IdArray, Relation
@@ -49,7 +51,7 @@ class MagPapers:
     num_papers: int  # N
     num_classes: int  # from meta.pt, or more if a label is larger
     features: FeatureStream  # (N, F)
-    labels: IdArray  # (N,) classes, -1 if unlabelled
+    labels: NDArray[Any]  # (N,) int64 classes, -1 if unlabelled
     splits: Splits
 
     @property
@@ -79,7 +81,9 @@ def read_papers(argument: str, options: SourceOptions) -> MagPapers:
         raise ShapeError(f"{file.where} has {features.num_rows} rows; meta.pt counts {num_nodes} papers")
     budget = options.budget_bytes
     require_node_memory(num_nodes, budget, file.where)
-    labels = read_labels(NpyFile.open(paper / "node_label.npy"), num_nodes=num_nodes, budget_bytes=budget)
+    labels = read_labels(
+        NpyFile.open(paper / "node_label.npy"), num_nodes=num_nodes, budget_bytes=budget, labels_as="classes"
+    )
     return MagPapers(
         folder=folder,
         meta=meta,

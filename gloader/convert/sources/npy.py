@@ -6,7 +6,7 @@ edge weights   ``edge_weight`` (E,), optional
 edge times     ``edge_time`` (E,), optional
 edge features  ``edge_features`` (E, F), optional
 features       ``features.npy`` (N, F), or ``features_csr.npz`` from `scipy.sparse.save_npz`
-labels         ``labels`` (N,), -1 or NaN if unlabelled; optional if edges are predicted
+labels         ``labels``: classes (N,), -1 or NaN where unknown, or values (N, k); optional if edges are predicted
 splits         ``train``, ``valid`` (or ``val``), ``test``: ids or masks; without them 60/20/20 at random
 =============  ================================================================================
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,9 +38,10 @@ from gloader.convert.source import OR_EDGES, Source, Splits
 from gloader.errors import ShapeError, SourceError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gloader.convert.options import EdgeNames, SourceOptions
     from gloader.convert.source import EdgeStream, FeatureStream
-    from gloader.types import IdArray
 
 # Names of arrays that are no edge times or edge features. A message about missing ones does not offer these names.
 _NOT_OF_EDGES = frozenset(
@@ -87,6 +88,7 @@ def open_npy(argument: str, options: SourceOptions) -> Source:
             folder.require("labels", instead=f"; add some, {OR_EDGES}"),
             num_nodes=features.num_rows,
             budget_bytes=budget,
+            labels_as=options.labels_as,
         )
         if options.needs_labels or folder.find("labels") is not None
         else no_labels(features.num_rows)
@@ -237,7 +239,7 @@ class _ArrayFolder:
             edges = timed_edges(edges, file_column(self.require(time)))
         return edges, None if features is None else npy_features(self.require(features))
 
-    def splits(self, labels: IdArray, *, seed: int, budget_bytes: int) -> Splits:
+    def splits(self, labels: NDArray[Any], *, seed: int, budget_bytes: int) -> Splits:
         """Return the given splits, or random ones."""
         if all(self.find(name) is None for name in ("train", "valid", "val", "test")):
             return random_splits(labels, seed=seed)

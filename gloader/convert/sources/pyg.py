@@ -80,7 +80,9 @@ def pyg_source(data: object, saved: SavedGraph, *, is_mapped: bool) -> AnySource
         # Features and labels are read once before the edges, so that an error about a missing x or y comes first.
         # `one_type_source` reads them again.
         rows = attributes.features("x")
-        attributes.labels("y", num_nodes=len(rows), needs_labels=saved.needs_labels)
+        attributes.labels(
+            "y", num_nodes=len(rows), needs_labels=saved.needs_labels, labels_as=saved.labels_as
+        )
         edges = replace(_edge_store(attributes, EDGE, saved.edge_names), arrays=None)
         return one_type_source(
             attributes,

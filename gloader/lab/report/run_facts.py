@@ -173,7 +173,7 @@ def _cells(epoch: Epoch) -> tuple[str, ...]:
         f"{epoch.seconds:.2f}",
         "" if epoch.wait_s is None else f"{epoch.wait_s:.2f}",
         f"{epoch.loss:.4f}",
-        f"{epoch.train_acc:.4f}",
+        "" if epoch.train_acc is None else f"{epoch.train_acc:.4f}",
         "" if epoch.valid is None else f"{epoch.valid:.4f}",
         f"{epoch.rows:,}",
         f"{epoch.hit_rate:.1%}",

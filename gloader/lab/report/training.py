@@ -1,8 +1,8 @@
 """A `gloader train` run as report values: settings, epochs, and each epoch's seconds by cause.
 
 `gloader.lab.report.build_page` reads the run's folder into a `Training`. The settings come from config.yaml, the epochs
-from metrics.jsonl, and the result from result.json. Here are `read_settings` for the first file, `split_seconds` for
-the parts of an epoch's time, and the dataclasses.
+from metrics.jsonl, the result from result.json, and its scores from scores.json. Here are `read_settings` for the first
+file, `split_seconds` for the parts of an epoch's time, and the dataclasses.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def split_seconds(
     return tuple(parts.get(name, 0.0) for name, _ in PARTS)
 
 
-_ERRORS: Final = ("rmse",)  # metrics that are better if smaller
+_ERRORS: Final = ("mae", "rmse")  # metrics that are better if smaller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,7 @@ class Epoch:
     seconds: float  # training
     evaluate_seconds: float  # the evaluation after the training; 0 without one
     loss: float  # mean training loss
-    train_acc: float  # training metric
+    train_acc: float | None  # share of right predictions in training; None for predicted values
     valid: float | None  # the validation metric; None without an evaluation
     rows: int  # gathered feature rows
     hit_rate: float  # share of the rows that came from memory
@@ -195,6 +195,7 @@ class Training:
     seed: str  # empty if unknown
     budget_bytes: int | None  # memory budget; None if not recorded
     result: Mapping[str, Any]  # content of result.json; empty until the run is finished
+    scores: Mapping[str, Any] | None = None  # content of scores.json; None without the file
 
     @property
     def test(self) -> float | None:

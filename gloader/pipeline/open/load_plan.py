@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from gloader.core.fanouts import checked_hops
 from gloader.core.machine import require_descriptors
-from gloader.core.order import RowOrder
+from gloader.core.order import EpochOrder, RowOrder
 from gloader.dataset.hetero_passes import num_swept
 from gloader.dataset.schema import relation_text
 from gloader.errors import BudgetError
@@ -49,6 +49,7 @@ from gloader.pipeline.open.first_batches import (
     probe_in_passes,
     probe_one_by_one,
 )
+from gloader.pipeline.seeds import label_bytes
 from gloader.plan.memory_plan import plan_memory
 from gloader.plan.too_small import naming_enough
 from gloader.plan.topology_home import less_room
@@ -229,6 +230,8 @@ class LoadRequest:
             bound = seeds.links.bind(order, topology, settings, stack, budget_bytes=room_bytes)
             order, links = bound.order, bound.text
             beside.append(("edges to predict", bound.held_bytes))
+        elif isinstance(order, EpochOrder) and (of_labels := label_bytes(dataset, order)):
+            beside.append(("label columns", of_labels))
         files = open_files(dataset, settings, spill, stack, known=known)
         if on_their_way := dataset.os_io.limit_memory(_memory_of_blocks(budget_bytes)):
             beside.append(("blocks of the object store", on_their_way))

@@ -51,6 +51,11 @@ class Checkpoint:
         epoch, index = self.progress["loader"]["next"]
         return epoch, index
 
+    @property
+    def task(self) -> str:
+        """The run's task, as recorded: "node" for classes, and for checkpoints from before there were other tasks."""
+        return str(self.settings.get("task", "node"))
+
     def model(self) -> AnyNetwork:
         """Return the network with the best weights, on the CPU.
 

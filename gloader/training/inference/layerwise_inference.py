@@ -103,7 +103,12 @@ class HeteroInference:
         )
 
     def logits(
-        self, network: GraphNetwork, nodes: IdArray, on_progress: Progress = lambda _: None
+        self,
+        network: GraphNetwork,
+        nodes: IdArray,
+        on_progress: Progress = lambda _: None,
+        *,
+        order: IdArray | None = None,
     ) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield position ranges and their logits, (., classes), for target ``nodes``, in order.
 
@@ -114,6 +119,7 @@ class HeteroInference:
         network : the network, on its device
         nodes : (n,) int64, ids within the type, in any order
         on_progress : called with the finished share, 0 to 1
+        order : (n,) the position in ``nodes`` of each result row. If None, rows keep the order of ``nodes``
 
         Raises
         ------
@@ -125,7 +131,7 @@ class HeteroInference:
             The system allows no more threads.
         """
         num_layers = len(network.layers)
-        return self._rows(network, num_layers, self.target, nodes, None, on_progress, is_output=True)
+        return self._rows(network, num_layers, self.target, nodes, order, on_progress, is_output=True)
 
     def activations(
         self,

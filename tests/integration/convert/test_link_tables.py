@@ -221,7 +221,7 @@ def test_a_name_is_given_once(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "text"),
     [
-        ("t.csv", "src,dst,negatives\n0,1,2\n", "negatives are lists, which Parquet files hold"),
+        ("t.csv", "src,dst,negatives\n0,1,2\n", "negatives are lists, which Parquet and Arrow files hold"),
         ("t.csv", "0,1,2\n", "has 3 columns without names; an edge table has columns src and dst"),
         ("t.txt", "", "has the columns .*an edge table has|has 0 columns without names"),
         ("t.parquet", "x", "is not a Parquet file"),

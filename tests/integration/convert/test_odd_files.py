@@ -92,9 +92,9 @@ EDGES = [
     ("e2.csv", bz2.compress(b"0,1\n"), "e2.csv is packed with bzip2; unpack it"),
     ("e2.csv", lzma.compress(b"0,1\n"), "e2.csv is packed with xz; unpack it"),
     ("e2.csv", b"PAR1\0\0", "e2.csv is a Parquet file; give it a name that ends in .parquet"),
-    ("e2.txt", "%%MatrixMarket matrix coordinate\n3 3 1\n1 2 1\n", "of Matrix Market, whose ids begin at 1"),
-    ("e2.csv.zip", b"PK", "the name has no known suffix; use one of .csv, "),
-    ("e2.csv.zst", b"", "(.gz after a CSV's): unpack it, or pack it with gzip"),
+    ("e2.txt", "%%MatrixMarket matrix coordinate\n3 3 1\n1 2 1\n", "of Matrix Market; rename it so that it ends in .mtx"),
+    ("e2.csv.zip", b"PK", "the name has no known suffix; use one of .arrow, "),
+    ("e2.csv.zst", b"", "(.gz after those of text): unpack it, or pack it with gzip"),
     ("e2.xlsx", b"", "save it as CSV"),
     ("e2.jsonl", b"{}", "pandas.read_json(file, lines=True).to_parquet("),
     ("e2.pkl", b"", "pickles are never read; save the table with DataFrame.to_parquet"),
@@ -325,7 +325,7 @@ def test_labels_that_may_be_of_other_nodes_are_refused(content, said):
 @pytest.mark.parametrize(
     ("array", "said"),
     [
-        (np.eye(2)[np.arange(N) % 2], "of one-hot rows labels.argmax(axis=1)"),
+        (np.eye(2)[np.arange(N) % 2][:, None], "labels must be (N,), one class or value per node, or (N, k)"),
         (np.array(["a"] * N), "np.unique(labels"),
     ],
 )

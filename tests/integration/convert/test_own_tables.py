@@ -12,7 +12,7 @@ from gloader.convert.csc.spill import Spill
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import plan_source, prepare
 from gloader.convert.prepared_cache import prepared_path
-from gloader.convert.readers import parquet_table
+from gloader.convert.readers import typed_table
 from gloader.convert.registry import open_source
 from gloader.dataset import Dataset
 from gloader.errors import BudgetError, ConfigError, FeatureValueError, GloaderError, SourceError
@@ -285,7 +285,7 @@ def test_ids_that_number_no_nodes_are_refused(ids, message):
 
 @pytest.mark.reliability("S2")
 def test_an_id_twice_is_named_by_its_second_row(monkeypatch):
-    monkeypatch.setattr(parquet_table, "_BATCH_NUMBERS", 4)
+    monkeypatch.setattr(typed_table, "_BATCH_NUMBERS", 4)
     for ids, row in (([0, 1, 2, 3, 4, 5, 1, 7, 8], 6), ([0, 1, 2, 2, 4, 5, 6, 7, 8], 3)):
         pd.DataFrame(X, columns=["a", "b"]).assign(id=ids).to_parquet("n.parquet", index=False)
         with pytest.raises(SourceError, match=rf"row {row} has {ids[row]} in column 'id'"):

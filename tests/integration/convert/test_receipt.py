@@ -18,9 +18,10 @@ from gloader.cli.main import main
 from gloader.convert.links.link_tables import PairSample, reverses_by_pairs
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.readers.arrays import array_edges, array_features
-from gloader.convert.readers.checked_rows import CheckedRows, ValueRange, is_rounded
+from gloader.convert.readers.checked_rows import CheckedRows, ValueRange
 from gloader.convert.receipt import marked_bytes
 from gloader.convert.registry import open_source
+from gloader.core.rounding import is_rounded
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError, FeatureValueError, GloaderError, SourceError
 

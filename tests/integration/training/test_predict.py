@@ -23,7 +23,7 @@ from gloader.training.checkpoint.save import Checkpoint, load_checkpoint, save_c
 from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.training.inference.placement import OutputRoom
 from gloader.training.model_spec import HeteroModelSpec, ModelSpec, schema_of
-from gloader.training.predict import embed, predict
+from gloader.training.predict import embed, predict, predictions
 from gloader.training.train import RunFiles, fit
 from gloader.types import NODE, Relation
 
@@ -236,10 +236,10 @@ def test_the_command_keeps_to_its_budget_with_its_code_and_says_what_it_took(
 
     def opened(*_, memory_budget_bytes: int, **options):
         given.append(memory_budget_bytes)
-        return predict(*_, memory_budget_bytes=memory_budget_bytes, **options)
+        return predictions(*_, memory_budget_bytes=memory_budget_bytes, **options)
 
     monkeypatch.setattr(PeakMemory, "keep_below", kept)
-    monkeypatch.setattr("gloader.training.predict.predict", opened)
+    monkeypatch.setattr("gloader.training.predict.predictions", opened)
     assert main([*words, str(tmp_path / "classes.npy"), "--memory-budget", "10GB"]) == 0
     heard = capsys.readouterr()
     said = json.loads(heard.out)

@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gloader.core.order import EpochOrder, epoch_permutation
+from gloader.core.order import Draws, EpochOrder, epoch_permutation
 from gloader.errors import ConfigError, SeedError
+from gloader.types import BatchId
 
 
 def _order(num_seeds: int = 100, batch_size: int = 16, **settings: object) -> EpochOrder:
@@ -188,3 +189,63 @@ def test_every_seed_is_equally_likely_to_come_last() -> None:
         dropped[order.epoch_positions(epoch)[16:]] += 1
     expected = 4000 * 5 / 21
     assert ((dropped - expected) ** 2 / expected).sum() < 52.4  # 20 degrees of freedom, p = 1e-4
+
+
+# --- draws of groups --------------------------------------------------------------------------------------------
+
+GROUPS = np.repeat([0, 2, 5], [70, 27, 3])  # of 100 items
+
+
+@pytest.mark.parametrize("num_draws", [3, 102, 300])
+def test_every_group_is_drawn_equally_often_and_its_items_too(num_draws: int) -> None:
+    draws = Draws(num_draws=num_draws, groups=GROUPS)
+    for epoch in range(3):
+        drawn = draws.positions(100, seed=7, epoch=epoch)
+        assert np.bincount(GROUPS[drawn])[[0, 2, 5]].tolist() == [num_draws // 3] * 3
+        for group in (0, 2, 5):
+            counts = np.bincount(drawn, minlength=100)[group == GROUPS]
+            assert counts.max() - counts.min() <= 1
+        np.testing.assert_array_equal(drawn, draws.positions(100, seed=7, epoch=epoch))
+        assert not np.array_equal(drawn, draws.positions(100, seed=7, epoch=epoch + 1))
+        assert num_draws == 3 or not np.array_equal(drawn, draws.positions(100, seed=8, epoch=epoch))
+
+
+def test_groups_are_mixed_in_an_epoch_and_all_items_are_drawn_in_some() -> None:
+    draws = Draws(num_draws=102, groups=GROUPS)
+    drawn = [draws.positions(100, seed=7, epoch=epoch) for epoch in range(12)]
+    assert len(np.unique(np.concatenate(drawn))) == 100
+    # The first and the last third of an epoch have some of each group.
+    for part in (drawn[0][:34], drawn[0][68:]):
+        assert len(np.unique(GROUPS[part])) == 3
+
+
+def test_ranks_share_the_draws_of_groups() -> None:
+    """The steps of two ranks are those of one with twice the batch."""
+    draws = Draws(num_draws=102, groups=GROUPS)
+    whole = _order(batch_size=16, draws=draws, may_repeat=True)
+    for index in range(whole.num_batches):
+        batch = BatchId(epoch=1, index=index)
+        parts = [
+            _order(batch_size=8, draws=draws, may_repeat=True, rank=rank, world_size=2).drawn_positions(batch)
+            for rank in (0, 1)
+        ]
+        np.testing.assert_array_equal(np.concatenate(parts), whole.drawn_positions(batch))
+
+
+@pytest.mark.parametrize(
+    ("draws", "message"),
+    [
+        (Draws(num_draws=6, groups=GROUPS[:9]), "9 groups for 100 seeds; give one for each seed"),
+        (Draws(num_draws=100, groups=GROUPS), "100 draws from 3 groups; give a multiple"),
+        (Draws(num_draws=6, groups=GROUPS, replace=False), "neither weights nor replace=False"),
+        (Draws(num_draws=6, groups=GROUPS, weights=np.ones(100)), "neither weights nor replace=False"),
+    ],
+)
+def test_groups_that_do_not_fit_are_refused(draws: Draws, message: str) -> None:
+    with pytest.raises(SeedError, match=message):
+        _order(batch_size=6, draws=draws, may_repeat=True)
+
+
+def test_draws_of_groups_are_facts_of_their_own() -> None:
+    assert Draws(num_draws=6, groups=GROUPS).facts()["is_grouped"]
+    assert "is_grouped" not in Draws(num_draws=6).facts()

@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch.nn import functional
 
-from gloader.training.task import LINK_OBJECTIVES, NODE_CLASSES
+from gloader.training.objectives import (
+    LINK_OBJECTIVES,
+    NODE_CLASSES,
+    BinaryClasses,
+    LabelBits,
+    NodeClasses,
+    NodeValues,
+)
 
 
 def _pairs(num_positives: int, num_negatives: int) -> SimpleNamespace:
@@ -57,3 +64,93 @@ def test_values_are_compared_by_squares() -> None:
     objective = LINK_OBJECTIVES["values"]
     assert objective.loss(torch.tensor([1.0, 4.0]), batch) == 2.0
     assert objective.right(torch.tensor([1.4, 4.0]), batch) == 1
+
+
+def _labels(rows: list[list[float]]) -> SimpleNamespace:
+    return SimpleNamespace(y=torch.tensor(rows))
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("labels", [torch.tensor([0, 1, 1, 0]), torch.tensor([[0.0], [1.0], [1.0], [0.0]])])
+def test_two_classes_are_learned_from_one_logit(labels) -> None:
+    logits, batch = torch.tensor([[0.3], [-1.0], [2.0], [-4.0]]), SimpleNamespace(y=labels)
+    expected = -torch.log(torch.sigmoid(torch.tensor([-0.3, -1.0, 2.0, 4.0]))).mean()
+    torch.testing.assert_close(BinaryClasses().loss(logits, batch), expected)
+    assert (BinaryClasses().count(batch), BinaryClasses().right(logits, batch)) == (4, 2)
+    weighted = functional.binary_cross_entropy_with_logits(
+        logits[:, 0], labels.reshape(-1).float(), pos_weight=torch.tensor(5.0)
+    )
+    torch.testing.assert_close(BinaryClasses((1.0, 5.0)).loss(logits, batch), weighted)
+
+
+def test_weights_of_classes_multiply_the_loss_of_each_seed() -> None:
+    logits, batch = torch.randn(5, 3), SimpleNamespace(y=torch.tensor([0, 2, 1, 1, 0]))
+    each = functional.cross_entropy(logits, batch.y, reduction="none")
+    expected = (each * torch.tensor([1.0, 5.0, 0.5])[batch.y]).mean()
+    torch.testing.assert_close(NodeClasses((1.0, 5.0, 0.5)).loss(logits, batch), expected)
+    assert NodeClasses((1.0, 1.0, 1.0)).loss(logits, batch) == pytest.approx(
+        float(NODE_CLASSES.loss(logits, batch))
+    )
+
+
+@pytest.mark.parametrize("objective", [LabelBits(3, has_unknown=True), NodeValues(3, has_unknown=True)])
+def test_unknown_labels_have_neither_loss_nor_gradient(objective) -> None:
+    """As a mean over the known ones alone, whose gradient at the others is 0 and not NaN."""
+    batch = _labels([[1.0, NAN, 0.0], [NAN, NAN, 1.0]])
+    outputs = torch.randn(2, 3, requires_grad=True)
+    known = ~batch.y.isnan()
+    of_known = (
+        functional.binary_cross_entropy_with_logits
+        if isinstance(objective, LabelBits)
+        else functional.mse_loss
+    )
+    loss = objective.loss(outputs, batch)
+    torch.testing.assert_close(loss, of_known(outputs[known], batch.y[known]))
+    assert objective.count(batch) == 3
+    loss.backward()
+    assert bool(((outputs.grad == 0) == ~known).all())
+
+
+@pytest.mark.parametrize("kind", [LabelBits, NodeValues])
+def test_known_labels_give_the_same_loss_with_and_without_a_mask(kind) -> None:
+    batch, outputs = _labels([[1.0, 0.0], [0.0, 0.0]]), torch.randn(2, 2)
+    masked, plain = kind(2, has_unknown=True), kind(2, has_unknown=False)
+    torch.testing.assert_close(masked.loss(outputs, batch), plain.loss(outputs, batch))
+    assert (masked.count(batch), plain.count(batch)) == (4, 4)
+    assert (masked.is_uneven, plain.is_uneven) == (True, False)
+
+
+@pytest.mark.parametrize("kind", [LabelBits, NodeValues])
+def test_a_batch_without_a_known_label_has_no_loss(kind) -> None:
+    """As a rank may meet one, which must still take part in the step."""
+    outputs = torch.randn(1, 2, requires_grad=True)
+    objective, batch = kind(2, has_unknown=True), _labels([[NAN, NAN]])
+    loss = objective.loss(outputs, batch)
+    loss.backward()
+    assert (float(loss.detach()), objective.count(batch), outputs.grad.tolist()) == (0.0, 0, [[0.0, 0.0]])
+
+
+def test_labels_count_as_right_where_they_are_known() -> None:
+    batch = _labels([[1.0, NAN, 0.0], [0.0, 1.0, 1.0]])
+    outputs = torch.tensor([[2.0, 5.0, 3.0], [-1.0, 1.0, -1.0]])
+    assert LabelBits(3, has_unknown=True).right(outputs, batch) == 3
+    assert not NodeValues(3, has_unknown=True).has_accuracy
+
+
+@pytest.mark.parametrize(
+    ("objective", "shape"),
+    [
+        (NODE_CLASSES, (4,)),
+        (BinaryClasses(), (4,)),
+        (LabelBits(2, False), (4, 2)),
+        (NodeValues(1, False), (4, 1)),
+    ],
+)
+def test_a_blank_batch_has_a_loss(objective, shape) -> None:
+    """The memory of a step is measured with it."""
+    batch = SimpleNamespace(y=objective.blank(4))
+    assert batch.y.shape == shape
+    outputs = torch.zeros(4, 3 if objective is NODE_CLASSES else (*shape, 1)[1])
+    assert objective.loss(outputs, batch).isfinite()

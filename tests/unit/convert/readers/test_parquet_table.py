@@ -5,8 +5,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gloader.convert.readers import parquet_table
-from gloader.convert.readers.parquet_table import ParquetTable
+from gloader.convert.readers import typed_table
+from gloader.convert.readers.parquet_table import open_parquet_table
 from gloader.errors import GraphError, ShapeError, SourceError
 
 
@@ -20,8 +20,8 @@ def write(path, rows, kind=None):
 )
 def test_all_forms_of_lists_are_rows(tmp_path, kind, monkeypatch):
     rows = np.arange(60).reshape(20, 3)
-    monkeypatch.setattr(parquet_table, "_BATCH_NUMBERS", 21)
-    table = ParquetTable.open(write(tmp_path / "a.parquet", rows.tolist(), kind))
+    monkeypatch.setattr(typed_table, "_BATCH_NUMBERS", 21)
+    table = open_parquet_table(write(tmp_path / "a.parquet", rows.tolist(), kind))
     assert (table.kind("x"), table.width("x"), table.width("y")) == ("list of 3", 3, 1)
     number = "float32" if kind.value_type == pa.float64() else "int64"
     chunks = [chunk for (chunk,) in table.read({"x": number}, error=SourceError)]
@@ -30,7 +30,7 @@ def test_all_forms_of_lists_are_rows(tmp_path, kind, monkeypatch):
 
 
 def test_lists_without_rows_are_of_no_length(tmp_path):
-    table = ParquetTable.open(write(tmp_path / "a.parquet", [], pa.list_(pa.int64())))
+    table = open_parquet_table(write(tmp_path / "a.parquet", [], pa.list_(pa.int64())))
     assert (table.kind("x"), table.width("x")) == ("empty", 1)
     assert list(table.read({"x": "int64"}, error=SourceError)) == []
 
@@ -76,27 +76,27 @@ def test_lists_without_rows_are_of_no_length(tmp_path):
     ],
 )
 def test_rows_that_are_none_are_refused(tmp_path, rows, number, error, text):
-    table = ParquetTable.open(write(tmp_path / "a.parquet", rows))
+    table = open_parquet_table(write(tmp_path / "a.parquet", rows))
     with pytest.raises(error, match=text):
         list(table.read({"x": number}, error=error))
 
 
 @pytest.mark.parametrize("rows", [[1, None], [0.5, None], [[1.0], [None]], [[1], [None]]])
 def test_floats_that_are_missing_are_nan(tmp_path, rows):
-    table = ParquetTable.open(write(tmp_path / "a.parquet", rows))
+    table = open_parquet_table(write(tmp_path / "a.parquet", rows))
     ((column,),) = table.read({"x": "float32"}, error=SourceError)
     np.testing.assert_array_equal(np.isnan(column.ravel()), [False, True])
 
 
 def test_decimals_are_numbers(tmp_path):
-    table = ParquetTable.open(write(tmp_path / "a.parquet", [1, 2], pa.decimal128(5, 2)))
+    table = open_parquet_table(write(tmp_path / "a.parquet", [1, 2], pa.decimal128(5, 2)))
     ((column,),) = table.read({"x": "float32"}, error=SourceError)
     assert (table.kind("x"), column.tolist()) == ("number", [1, 2])
 
 
 def test_a_file_that_is_cut_off_is_named(tmp_path):
     path = write(tmp_path / "a.parquet", np.arange(6000).reshape(2000, 3).tolist())
-    table = ParquetTable.open(path)
+    table = open_parquet_table(path)
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(SourceError, match=r"a\.parquet is truncated or corrupt"):
         list(table.read({"x": "int64"}, error=SourceError))
@@ -107,7 +107,7 @@ def test_a_file_is_read_in_pieces(tmp_path, form):
     rows = np.random.default_rng(0).standard_normal((40_000, 64)).astype(np.float32)  # 10 MB
     columns = {f"f{i}": column for i, column in enumerate(rows.T)} if form == "columns" else {"x": list(rows)}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=4000)
-    table = ParquetTable.open(tmp_path / "a.parquet")
+    table = open_parquet_table(tmp_path / "a.parquet")
     before, most, count = pa.total_allocated_bytes(), 0, 0
     for chunk in table.read(dict.fromkeys(table.names, "float32"), error=SourceError):
         count += len(chunk[0])

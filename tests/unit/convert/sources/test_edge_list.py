@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.io
 import scipy.sparse
 from convert_helpers import read_all
 
@@ -170,7 +171,9 @@ def test_what_is_missing_is_said(tmp_path, options):
         open_edges(str(tmp_path / "e.csv"), SourceOptions())
     with pytest.raises(SourceError, match=r"nowhere\.csv is missing"):
         open_edges(str(tmp_path / "nowhere.csv"), options)
-    with pytest.raises(SourceError, match=r"the name has no known suffix; use one of .csv, .parquet"):
+    with pytest.raises(
+        SourceError, match=r"the name has no known suffix; use one of .arrow, .arrows, .csv, "
+    ):
         open_edges(str(tmp_path / "x.npy"), options)
     with pytest.raises(SourceError, match="has one column; an edge list has source, destination"):
         open_edges(str(tmp_path / "one.csv"), options)
@@ -192,3 +195,31 @@ def test_what_is_missing_is_said(tmp_path, options):
 def test_a_graph_is_called_by_its_file_or_by_the_folder_of_its_edges(tmp_path, file, name):
     folder = tmp_path / "citations"
     assert _name_of(folder / file) == name
+
+
+def test_a_matrix_of_matrix_market_is_edges(tmp_path, options):
+    scipy.io.mmwrite(
+        tmp_path / "web.mtx", scipy.sparse.coo_matrix(np.diag(np.arange(1.0, 9), -1)), symmetry="symmetric"
+    )
+    source = open_edges(str(tmp_path / "web.mtx"), options)
+    assert read_all(source.edges.chunks(5)) == [pair for i in range(8) for pair in ((i + 1, i), (i, i + 1))]
+    assert (source.name, source.edges.has_weights) == ("web", True)
+    assert source.column_notes[0] == (
+        "edges: row and column of web.mtx (Matrix Market, ids from 1, symmetric: an entry outside the diagonal is two "
+        "edges), weight is the weight"
+    )
+
+
+def test_a_matrix_is_no_features_and_has_as_many_rows_as_columns(tmp_path, options):
+    scipy.io.mmwrite(tmp_path / "web.mtx", scipy.sparse.coo_matrix(np.ones((9, 3))))
+    with pytest.raises(SourceError, match=r"web\.mtx has 9 rows and 3 columns, so they are different nodes"):
+        open_edges(str(tmp_path / "web.mtx"), options)
+    (tmp_path / "e.csv").write_text(text())
+    given = SourceOptions(features=tmp_path / "web.mtx", labels=options.labels)
+    with pytest.raises(
+        SourceError, match=r"web\.mtx is a sparse matrix of .* save sparse features with scipy\.sparse"
+    ):
+        open_edges(str(tmp_path / "e.csv"), given)
+    given = SourceOptions(features=options.features, labels=tmp_path / "web.mtx")
+    with pytest.raises(SourceError, match=r"web\.mtx is a sparse matrix of .* save the labels as a \.npy"):
+        open_edges(str(tmp_path / "e.csv"), given)

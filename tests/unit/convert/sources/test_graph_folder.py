@@ -174,3 +174,15 @@ def test_a_table_that_turns_out_wrong_names_file_and_row(folder):
     source = opened(folder)
     with pytest.raises(GraphError, match=r"places\.csv: row 25 \(line 27\), column 'where' is 'x'"):
         list(source.relations[2].edges.chunks(100))
+
+
+def test_a_matrix_may_lead_from_one_type_to_another(folder):
+    matrix = "%%MatrixMarket matrix coordinate pattern general\n20 9 2\n1 9\n20 1\n"
+    (folder / "w.mtx").write_text(matrix)
+    replaced(folder, "{file: writes.parquet, weight: times}", "w.mtx")
+    (writes,) = (each for each in opened(folder).relations if each.relation == WRITES)
+    (chunk,) = writes.edges.chunks(10)
+    assert (chunk.src.tolist(), chunk.dst.tolist()) == ([0, 19], [8, 0])
+    replaced(folder, "cites.npy", "w.mtx")
+    with pytest.raises(SourceError, match=r"edges\.paper:cites:paper: .*w\.mtx has 20 rows and 9 columns"):
+        opened(folder)

@@ -107,8 +107,8 @@ def test_bfloat16_features_are_widened(tmp_path):
         ({"x": torch.ones(N)}, ShapeError, r"x has shape \(40,\)"),
         ({"edge_index": torch.zeros(3, 5, dtype=torch.int64)}, ShapeError, r"edge_index has shape \(3, 5\)"),
         ({"edge_index": torch.zeros(2, 5)}, ShapeError, "dtype float32"),
-        ({"y": torch.zeros(N, 2, dtype=torch.int64)}, ShapeError, r"shape \(40, 2\)"),
-        ({"y": torch.full((N,), 0.5)}, SourceError, r"row 0 has label 0\.5"),
+        ({"y": torch.zeros(N, 2, 1)}, ShapeError, r"shape \(40, 2, 1\)"),
+        ({"y": torch.full((N,), -2)}, SourceError, r"row 0 has label -2"),
         ({"train_mask": torch.ones(3, dtype=torch.bool)}, ShapeError, "mask of 3 nodes; there are 40"),
     ],
 )

@@ -1,0 +1,306 @@
+"""The source ``tables:DIR`` with keys: node and edge tables that a ``graph.yaml`` describes, as a `KeyedGraph`.
+
+A key is a value that identifies a node. `open_keyed` opens every file that the description names, finds the columns and
+their types, and refuses a description that does not fit its files. It reads no rows, except to count those of text
+files with feature columns. The conversion reads the rows, when it numbers the keys.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from gloader.convert.columns.specs import column_specs, kind_in
+from gloader.convert.columns.split_column import SplitSpec
+from gloader.convert.keyed_edges import KeyedTable, column_where
+from gloader.convert.keyed_graph import KeyedGraph, KeyedNodes, KeyedRelation, LabelChoice
+from gloader.convert.keys.values import key_kind
+from gloader.convert.readers.column_names import listed
+from gloader.convert.readers.node_tables import id_column
+from gloader.convert.readers.open_table import PartedTable, is_matrix, is_table, open_table
+from gloader.convert.readers.table_streams import ColumnNotes
+from gloader.convert.source import only_labelled
+from gloader.convert.sources.edge_files import open_edge_files, open_edge_table
+from gloader.convert.sources.edge_list import (
+    count_labels,
+    open_node_features,
+    read_label_file,
+    read_split_files,
+)
+from gloader.core.malformed import shown
+from gloader.errors import GloaderError, SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gloader.convert.columns.specs import ColumnSpec
+    from gloader.convert.options import LabelsAs, SourceOptions
+    from gloader.convert.readers.table_streams import NumberTable
+    from gloader.convert.source import Splits
+    from gloader.convert.sources.graph_yaml import EdgeEntry, GraphYaml, NodeEntry
+    from gloader.core.keys import KeyKind
+    from gloader.types import Relation
+
+_LABEL_KEYS: Final = ("column", "columns", "as")
+
+
+def open_keyed(
+    graph: GraphYaml, origin: str, options: SourceOptions, *, unused: tuple[str, ...]
+) -> KeyedGraph:
+    """Open the files of a description with keys.
+
+    Parameters
+    ----------
+    graph : the description
+    origin : the source as the user wrote it
+    options : columns of times and features for all tables, the seed, and the memory budget
+    unused : files of the folder that the description does not name
+
+    Raises
+    ------
+    SourceError, ShapeError, GraphError, ConfigError
+        A file is missing or malformed, lacks a column, or key columns of one type have different types. The message
+        starts with the description's path and the key.
+    """
+    opening = _Opening(graph, options)
+    tables = {
+        name: opening.node_table(name, entry.file, entry.key)
+        for name, entry in graph.nodes.items()
+        if entry.file is not None
+    }
+    relations = tuple(opening.relation(relation, entry) for relation, entry in graph.edges.items())
+    options.edge_names.require(
+        has_times=any(each.has_times for each in relations),
+        has_features=any(each.has_features for each in relations),
+        there={name for each in relations if each.table is not None for name in each.table.other_columns},
+        where=str(graph.path),
+    )
+    kinds = _kinds(graph, tables, relations)
+    nodes = tuple(
+        opening.nodes(name, entry, tables.get(name), kinds.get(name)) for name, entry in graph.nodes.items()
+    )
+    nodes += tuple(KeyedNodes(name=name, kind=kinds[name]) for name in graph.unlisted)
+    labelled = [each.name for each in nodes if each.is_labelled]
+    # Several labelled types, or missing labels, are refused before the keys are read.
+    if labelled or options.needs_labels:
+        only_labelled(labelled, where=str(graph.path))
+    return KeyedGraph(
+        name=graph.name,
+        origin=origin,
+        where=str(graph.path),
+        nodes=nodes,
+        relations=relations,
+        notes=opening.notes,
+        unused=unused,
+        dangling=graph.dangling or "error",
+        seed=options.seed,
+        needs_labels=options.needs_labels,
+    )
+
+
+class _Opening:
+    """Opens the files of one description. ``notes`` collects the receipt's lines on their columns."""
+
+    def __init__(self, graph: GraphYaml, options: SourceOptions) -> None:
+        self.notes = ColumnNotes()
+        self._graph = graph
+        self._options = options
+
+    def node_table(self, name: str, file: Path, key: str | None) -> NumberTable:
+        """Open a type's table, and check that it has the column of keys."""
+        graph = self._graph
+        with graph.naming("nodes", name, "file"):
+            table = open_table(file)
+        if key is not None and key not in table.names:
+            raise SourceError(
+                f"{graph.where('nodes', name, 'key')} is {shown(key)}; the columns of {file} are {listed(table.names)}"
+            )
+        joined = f"joined by {key}" if key is not None else "row i is node i, because no key is named"
+        self.notes.add(f"{name} nodes: the rows of {file.name}, {joined}", table, [key])
+        return table
+
+    def nodes(
+        self, name: str, entry: NodeEntry, table: NumberTable | None, kind: KeyKind | None
+    ) -> KeyedNodes:
+        """Return a type with its columns, and open its other files."""
+        where = self._graph.where("nodes", name)
+        labels, label_file = self._labels(name, entry, table)
+        features, row_ids = None, None
+        if entry.features is not None:
+            self._refuse_joined(entry.features, f"{where}.features", table)
+            with self._graph.naming("nodes", name, "features"):
+                features, row_ids = open_node_features(
+                    entry.features,
+                    budget_bytes=self._options.budget_bytes,
+                    notes=self.notes,
+                    labels=entry.labels,
+                )
+        num_nodes = entry.num_nodes
+        if table is not None and kind is None:
+            num_nodes = table.count_rows()
+        elif features is not None and kind is None:
+            num_nodes = features.num_rows if num_nodes is None else num_nodes
+        elif num_nodes is None and label_file is not None and table is None:
+            with self._graph.naming("nodes", name, "labels"):
+                num_nodes = count_labels(label_file)
+        return KeyedNodes(
+            name=name,
+            table=table,
+            key=entry.key,
+            kind=kind,
+            columns=self._columns(entry.columns, f"{where}.columns", table),
+            missing=entry.missing,
+            features=features,
+            row_ids=row_ids,
+            labels=labels,
+            read_labels=None if label_file is None else partial(self._read_labels, name, label_file),
+            split=None if entry.split is None else SplitSpec.parse(entry.split, where=where),
+            read_splits=None if entry.splits is None else partial(self._read_splits, name, entry.splits),
+            num_nodes=num_nodes,
+            num_classes=entry.num_classes,
+        )
+
+    def relation(self, relation: Relation, entry: EdgeEntry) -> KeyedRelation:
+        """Open the edges of a relation, and find their columns."""
+        graph, options = self._graph, self._options
+        where = graph.where("edges", graph.texts[relation])
+        has_keys = self._has_key(relation[0]), self._has_key(relation[2])
+        if not is_table(entry.file) or is_matrix(entry.file):
+            if any(has_keys):
+                raise SourceError(
+                    f"{where}: {entry.file} is no table with named columns, and an end of its edges is a key; "
+                    "keys are in columns of CSV or Parquet files"
+                )
+            edges, rows = open_edge_files(
+                entry,
+                where=where,
+                names=options.edge_names,
+                budget_bytes=options.budget_bytes,
+                notes=self.notes,
+            )
+            return KeyedRelation(relation=relation, edge_file=entry.file, plain=edges, features=rows)
+        try:
+            found, rows = open_edge_table(entry, options.edge_names, options.budget_bytes, self.notes)
+        except GloaderError as error:
+            raise type(error)(f"{where}: {error}") from error
+        table = KeyedTable(relation=relation, edges=found, has_keys=has_keys)
+        return KeyedRelation(
+            relation=relation,
+            edge_file=entry.file,
+            table=table,
+            plain=None if any(has_keys) else found.stream(),
+            features=rows,
+            columns=self._columns(entry.columns, f"{where}.columns", found.table),
+            missing=entry.missing,
+        )
+
+    def _has_key(self, name: str) -> bool:
+        """True if edges name nodes of this type by keys."""
+        return name in self._graph.unlisted or self._graph.nodes[name].key is not None
+
+    def _columns(self, given: object, where: str, table: NumberTable | None) -> tuple[ColumnSpec, ...]:
+        """Return feature columns, after a check that the table has them and that their kinds fit."""
+        if given is None or table is None:
+            return ()
+        return tuple(kind_in(each, table) for each in column_specs(given, where=where))
+
+    def _labels(
+        self, name: str, entry: NodeEntry, table: NumberTable | None
+    ) -> tuple[LabelChoice | None, Path | None]:
+        """Return the columns of labels in the type's table, or else the file of labels."""
+        given, where = entry.label_columns, self._graph.where("nodes", name, "labels")
+        if table is None or given is None:
+            return None, entry.labels
+        if isinstance(given, str) and given not in table.names:
+            path = self._graph.path.parent / given
+            if not path.exists():
+                raise SourceError(
+                    f"{where} is {shown(given)}, which is neither a column of {table.path} nor a file; the columns are "
+                    f"{listed(table.names)}"
+                )
+            self._refuse_joined(path, where, table)
+            return None, path
+        return label_choice(given, where, self._options.labels_as), None
+
+    def _refuse_joined(self, path: Path, where: str, table: NumberTable | None) -> None:
+        """Raise SourceError for a file with ids beside a table of nodes: it is unclear whether these are keys."""
+        if table is None or not is_table(path) or (column := id_column(open_table(path))) is None:
+            return
+        raise SourceError(
+            f"{where}: {path} has the column {column!r}, which may be keys or numbers of rows; beside {table.path}, "
+            "such a file lies in the order of its rows, without ids. Put the columns into one table"
+        )
+
+    def _read_labels(self, name: str, path: Path, num_nodes: int) -> NDArray[Any]:
+        """Read the labels of N nodes from a file."""
+        with self._graph.naming("nodes", name, "labels"):
+            return read_label_file(
+                path,
+                num_nodes=num_nodes,
+                budget_bytes=self._options.budget_bytes,
+                notes=self.notes,
+                labels_as=self._options.labels_as,
+            )
+
+    def _read_splits(self, name: str, path: Path, num_nodes: int) -> Splits:
+        """Read the splits of N nodes from a file."""
+        with self._graph.naming("nodes", name, "splits"):
+            return read_split_files(path, num_nodes=num_nodes, budget_bytes=self._options.budget_bytes)
+
+
+def label_choice(given: object, where: str, labels_as: LabelsAs | None) -> LabelChoice:
+    """Return the columns of labels in a description: a name, a list of names, or {columns: ..., as: ...}. Pure.
+
+    ``labels_as`` is the user's flag, for a description without ``as``. Raises SourceError for other values.
+    """
+    as_: object = labels_as
+    if isinstance(given, dict):
+        unknown = next((key for key in given if key not in _LABEL_KEYS), None)
+        if unknown is not None:
+            raise SourceError(f"{where} has the key {shown(unknown)}; allowed are {', '.join(_LABEL_KEYS)}")
+        as_, given = given.get("as", labels_as), given.get("columns", given.get("column"))
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        raise SourceError(
+            f"{where} is {shown(given)}; it must be a column, a list of columns, or {{column: NAME, as: values}}"
+        )
+    if as_ not in {None, "classes", "values"}:
+        raise SourceError(f"{where}.as is {shown(as_)}; it must be classes or values")
+    return LabelChoice(columns=tuple(names), as_=as_)
+
+
+def _kinds(
+    graph: GraphYaml, tables: Mapping[str, NumberTable], relations: Sequence[KeyedRelation]
+) -> dict[str, KeyKind]:
+    """Return the kind of keys of each type with keys. Raises SourceError if columns of one type disagree."""
+    places: dict[str, list[tuple[str, NumberTable, str]]] = {}
+    for name, table in tables.items():
+        if (key := graph.nodes[name].key) is not None:
+            places.setdefault(name, []).append((column_where(table, key), table, key))
+    for each in relations:
+        if each.table is None:
+            continue
+        for name, column in each.table.key_columns:
+            table = each.table.edges.table
+            places.setdefault(name, []).append((column_where(table, column), table, column))
+    kinds: dict[str, KeyKind] = {}
+    for name, found in places.items():
+        try:
+            kinds[name] = key_kind(
+                [(place, table.arrow_type(column)) for place, table, column in found],
+                text_places={place for place, table, _ in found if _is_text_file(table)},
+            )
+        except SourceError as error:
+            raise SourceError(f"{graph.path}: keys of {name!r}: {error}") from error
+    return kinds
+
+
+def _is_text_file(table: NumberTable) -> bool:
+    """True for a table in text files, which have no types."""
+    from gloader.convert.readers.csv_table import CsvTable  # imported late: pyarrow takes 30 MB
+
+    parts = table.parts if isinstance(table, PartedTable) else (table,)
+    return all(isinstance(part, CsvTable) for part in parts)

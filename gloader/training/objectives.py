@@ -1,0 +1,285 @@
+"""The objectives: the losses that training minimises, for labels of nodes and of links.
+
+An objective is a loss with its count of predicted items, such as seeds or edges. `NodeTask` chooses one for labels of
+nodes, and `LINK_OBJECTIVES` has those for links. A link is an edge that the model predicts; a link table lists
+links, perhaps with a class or a value per link. Shapes: B seeds, k labels per seed, P pairs of nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Protocol
+
+import torch
+from torch.nn import functional
+
+
+class Objective(Protocol):
+    """The float32 loss of a step, as a mean over predicted items."""
+
+    @property
+    def has_accuracy(self) -> bool:
+        """True if an item is right or wrong, so that `right` counts items."""
+        ...
+
+    @property
+    def is_uneven(self) -> bool:
+        """True if equally large batches may have different counts."""
+        ...
+
+    def blank(self, count: int) -> torch.Tensor:
+        """Return zeros in the form of the labels of ``count`` seeds or pairs."""
+        ...
+
+    def count(self, batch: Any, /) -> int:
+        """Return the number of predicted items of which `loss` is the mean."""
+        ...
+
+    def loss(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
+        """Return the mean loss of the network's ``outputs`` for ``batch``."""
+        ...
+
+    def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
+        """Return the number of correctly predicted items, a scalar on the device."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClasses:
+    """Cross-entropy of the seeds' classes. ``outputs`` are (B, classes).
+
+    With weights, each seed's loss is multiplied by the weight of its class before the mean over the seeds. torch's
+    weighted mean divides by the sum of the batch's weights instead. Then ranks with other classes in their batches
+    would weigh a seed differently than one rank with the whole batch.
+    """
+
+    weights: tuple[float, ...] | None = None  # of each class; None weighs all classes equally
+
+    has_accuracy: ClassVar[bool] = True
+    is_uneven: ClassVar[bool] = False
+
+    def blank(self, count: int) -> torch.Tensor:
+        """Return (count,) int64."""
+        return torch.zeros(count, dtype=torch.int64)
+
+    def count(self, batch: Any, /) -> int:
+        """Return B."""
+        return len(batch.y)
+
+    def loss(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
+        """Return the mean over the seeds."""
+        if self.weights is None:
+            return functional.cross_entropy(outputs, batch.y)
+        weights = outputs.new_tensor(self.weights)
+        return functional.cross_entropy(outputs, batch.y, weight=weights, reduction="sum") / len(batch.y)
+
+    def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
+        """Return the number of correctly classified seeds."""
+        return (outputs.argmax(dim=1) == batch.y).sum()
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryClasses:
+    """Cross-entropy of two classes, 0 and 1. ``outputs`` are (B, 1): the logit of class 1.
+
+    Labels are (B,) int64 or (B, 1) float32. Weights are as in `NodeClasses`.
+    """
+
+    weights: tuple[float, float] | None = None  # of the classes 0 and 1
+
+    has_accuracy: ClassVar[bool] = True
+    is_uneven: ClassVar[bool] = False
+
+    def blank(self, count: int) -> torch.Tensor:
+        """Return (count,) int64."""
+        return torch.zeros(count, dtype=torch.int64)
+
+    def count(self, batch: Any, /) -> int:
+        """Return B."""
+        return len(batch.y)
+
+    def loss(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
+        """Return the mean over the seeds."""
+        labels = batch.y.reshape(-1).to(outputs.dtype)
+        weights = None
+        if self.weights is not None:
+            weights = outputs.new_tensor(self.weights)[labels.long()]
+        return functional.binary_cross_entropy_with_logits(outputs[:, 0], labels, weight=weights)
+
+    def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
+        """Return the number of correctly classified seeds. Class 1 is predicted for a logit above 0."""
+        return ((outputs[:, 0] > 0) == (batch.y.reshape(-1) > 0)).sum()
+
+
+@dataclass(frozen=True, slots=True)
+class LabelBits:
+    """Binary cross-entropy of k labels per seed, each 0 or 1. ``outputs`` are (B, k) logits.
+
+    A NaN is an unknown label. It has no part in the loss, nor in its gradient.
+    """
+
+    num_labels: int  # k
+    has_unknown: bool  # whether training labels are NaN
+
+    has_accuracy: ClassVar[bool] = True
+
+    @property
+    def is_uneven(self) -> bool:
+        """True if labels are unknown: batches then have different numbers of known labels."""
+        return self.has_unknown
+
+    def blank(self, count: int) -> torch.Tensor:
+        """Return (count, k) float32."""
+        return torch.zeros(count, self.num_labels)
+
+    def count(self, batch: Any, /) -> int:
+        """Return the number of known labels."""
+        return _num_known(batch.y, has_unknown=self.has_unknown)
+
+    def loss(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
+        """Return the mean over the known labels; 0 without any."""
+        if not self.has_unknown:
+            return functional.binary_cross_entropy_with_logits(outputs, batch.y)
+        # An unknown label is replaced before the loss: the gradient of a NaN would be NaN, even times 0.
+        labels = torch.where(batch.y.isnan(), 0, batch.y)
+        losses = functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none")
+        return _mean_of_known(losses, batch.y)
+
+    def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
+        """Return the number of known labels that are predicted correctly: 1 for a logit above 0."""
+        return (((outputs > 0) == (batch.y > 0)) & ~batch.y.isnan()).sum()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeValues:
+    """Squared errors of k values per seed. ``outputs`` are (B, k). A NaN is an unknown value, without a loss."""
+
+    num_values: int  # k
+    has_unknown: bool  # whether training values are NaN
+
+    has_accuracy: ClassVar[bool] = False
+
+    @property
+    def is_uneven(self) -> bool:
+        """True if values are unknown: batches then have different numbers of known values."""
+        return self.has_unknown
+
+    def blank(self, count: int) -> torch.Tensor:
+        """Return (count, k) float32."""
+        return torch.zeros(count, self.num_values)
+
+    def count(self, batch: Any, /) -> int:
+        """Return the number of known values."""
+        return _num_known(batch.y, has_unknown=self.has_unknown)
+
+    def loss(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
+        """Return the mean over the known values; 0 without any."""
+        if not self.has_unknown:
+            return functional.mse_loss(outputs, batch.y)
+        # As in `LabelBits`.
+        values = torch.where(batch.y.isnan(), 0, batch.y)
+        return _mean_of_known((outputs - values).square(), batch.y)
+
+    def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:  # noqa: ARG002 - no value is right or wrong
+        """Return 0."""
+        return outputs.new_zeros(())
+
+
+def _num_known(labels: torch.Tensor, *, has_unknown: bool) -> int:
+    """Return the number of labels that are not NaN. Waits for the device only if there may be such labels."""
+    return int((~labels.isnan()).sum()) if has_unknown else labels.numel()
+
+
+def _mean_of_known(losses: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the mean of ``losses`` where ``labels``, of the same shape, are not NaN; 0 if all are NaN."""
+    known = ~labels.isnan()
+    return torch.where(known, losses, 0).sum() / known.sum().clamp(min=1)
+
+
+class TruePairs:
+    """The separation of edges (positives) from drawn pairs without an edge (negatives). ``outputs`` are (P,) scores.
+
+    The positives are the first pairs of a batch. The loss is the mean of ``-log(sigmoid(score))`` over the positives
+    plus the mean of ``-log(1 - sigmoid(score))`` over the negatives, as in OGB's examples. Both means weigh equally,
+    even if a positive has many negatives.
+    """
+
+    has_accuracy: ClassVar[bool] = True
+    is_uneven: ClassVar[bool] = False
+
+    def blank(self, count: int) -> torch.Tensor:
+        """Return (count,) float32."""
+        return torch.zeros(count)
+
+    def count(self, batch: Any, /) -> int:
+        """Return the number of positives."""
+        return int(batch.num_positives)
+
+    def loss(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
+        """Return the mean over the positives plus the mean over the negatives."""
+        positives, negatives = outputs[: batch.num_positives], outputs[batch.num_positives :]
+        # softplus(-score) is -log(sigmoid(score)), computed without overflow; likewise for the negatives.
+        loss = functional.softplus(-positives).mean()
+        # Negatives may be taken from the batch's other edges. With a single edge there are none.
+        return loss + functional.softplus(negatives).mean() if len(negatives) else loss
+
+    def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
+        """Return the share of correctly scored pairs, times the number of positives, so that it fits `count`.
+
+        A positive is correct with a score above 0, and a negative otherwise.
+        """
+        return ((outputs > 0) == (batch.labels > 0.5)).float().mean() * batch.num_positives
+
+
+class LinkClasses:
+    """Cross-entropy of a link table's classes. ``outputs`` are (P, classes)."""
+
+    has_accuracy: ClassVar[bool] = True
+    is_uneven: ClassVar[bool] = False
+
+    def blank(self, count: int) -> torch.Tensor:
+        """Return (count,) int64."""
+        return torch.zeros(count, dtype=torch.int64)
+
+    def count(self, batch: Any, /) -> int:
+        """Return P."""
+        return len(batch.labels)
+
+    def loss(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
+        """Return the mean over the edges."""
+        return functional.cross_entropy(outputs, batch.labels)
+
+    def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
+        """Return the number of correctly classified edges."""
+        return (outputs.argmax(dim=1) == batch.labels).sum()
+
+
+class LinkValues:
+    """Squared errors of a link table's values. ``outputs`` are (P,)."""
+
+    has_accuracy: ClassVar[bool] = True
+    is_uneven: ClassVar[bool] = False
+
+    def blank(self, count: int) -> torch.Tensor:
+        """Return (count,) float32."""
+        return torch.zeros(count)
+
+    def count(self, batch: Any, /) -> int:
+        """Return P."""
+        return len(batch.labels)
+
+    def loss(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
+        """Return the mean over the edges."""
+        return functional.mse_loss(outputs, batch.labels)
+
+    def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
+        """Return the number of values with an error below a half."""
+        return ((outputs - batch.labels).abs() < 0.5).sum()
+
+
+NODE_CLASSES: Final[Objective] = NodeClasses()
+LINK_OBJECTIVES: Final[dict[str, Objective]] = {
+    "pairs": TruePairs(),
+    "classes": LinkClasses(),
+    "values": LinkValues(),
+}
