@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from io import BytesIO
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from gloader.errors import ConfigError
 
@@ -166,7 +166,7 @@ class _Parquet:
 
         first = next(batches)
         sink = _Sink()
-        with pq.ParquetWriter(sink, first.schema) as writer:
+        with pq.ParquetWriter(cast("IO[bytes]", sink), first.schema) as writer:
             for batch in chain([first], batches):
                 writer.write_batch(batch)
                 yield sink.take()

@@ -37,7 +37,11 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 
-_COUNTED_EDGES = 1 << 18  # edges per step of counting
+_COUNTED_EDGES = 1 << 16  # edges per step of counting
+# Most edges per chunk, and bytes for the ids of a chunk: 32 for each end while they are read (`Numbering.ids`), and as
+# many again for the chunk that is put together.
+_CHUNK_EDGES = 1 << 16
+_IDS_BYTES = 4 * 32 * _CHUNK_EDGES
 
 
 def column_where(table: NumberTable, column: str) -> str:
@@ -196,7 +200,7 @@ class NumberedEdges:
             has_weights=edges.weight is not None,
             has_times=edges.time is not None,
             columns=self.table.other_columns,
-            reading_bytes=edges.table.reading_bytes(columns) if columns else 0,
+            reading_bytes=_IDS_BYTES + (edges.table.reading_bytes(columns) if columns else 0),
         )
 
     def kept_rows(self, features: FeatureStream) -> FeatureStream:
@@ -215,7 +219,7 @@ class NumberedEdges:
     def _chunks(self, ends: EdgeEnds | None, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in chunks of at most ``max_edges``; the values are checked here."""
         edges, first = self.table.edges, 0
-        columns = self._columns()
+        columns, max_edges = self._columns(), min(max_edges, _CHUNK_EDGES)
         others = regroup(edges.table.read(columns, error=GraphError), max_edges) if columns else None
         for ids in self.keys.ids(max_edges):
             by_name: dict[str | None, NDArray[Any]] = {}

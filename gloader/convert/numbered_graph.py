@@ -1,6 +1,6 @@
 """A graph with numbered keys as a `GraphSource`: numbers of nodes, edges, labels, splits and features with plain ids.
 
-A key is a value that identifies a node. `gloader.convert.keyed_graph` numbers the keys of all tables, and then makes a
+A key is a value that identifies a node. `gloader.convert.key_numbers` numbers the keys of all tables, and then makes a
 `NumberedGraph`. `NumberedGraph.source` reads labels and splits, fits the encoders of feature columns to the training
 rows, and returns the graph. Nodes that were made from keys of edges follow the rows of the table of nodes. They have no
 labels, and their features are 0.
@@ -84,7 +84,7 @@ class NumberedGraph:
         }
 
     def source(self) -> GraphSource:
-        """Return the graph. Raises as `KeyedGraph.numbered`."""
+        """Return the graph. Raises as `numbered` in `gloader.convert.key_numbers`."""
         graph = self._graph
         labelled = only_labelled(
             [nodes.name for nodes in graph.nodes if nodes.is_labelled],
@@ -237,7 +237,8 @@ class NumberedGraph:
 
     def _labels(self, nodes: KeyedNodes) -> tuple[NDArray[Any], tuple[str, ...]]:
         """Return a type's labels, and the names of the classes or columns. Made nodes have no label."""
-        given, count, names = self._given[nodes.name], self._counts[nodes.name], ()
+        given, count = self._given[nodes.name], self._counts[nodes.name]
+        names: tuple[str, ...] = ()
         if nodes.labels is not None and nodes.table is not None:
             read = read_label_columns(
                 nodes.table,

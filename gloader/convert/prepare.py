@@ -20,7 +20,8 @@ from gloader.convert.csc.edge_rules import plan_relations
 from gloader.convert.csc.external_csc import ScratchCsc
 from gloader.convert.derived import MeanRows, averaged_edges, derivation_order, plan_means
 from gloader.convert.edge_rows import FeaturedEdges, recorded_dtype, write_edges
-from gloader.convert.keyed_graph import KeyedGraph, plain_graph
+from gloader.convert.key_numbers import plain_graph
+from gloader.convert.keyed_graph import KeyedGraph
 from gloader.convert.keys.stored_keys import write_keys
 from gloader.convert.links.link_tables import planned_tables, split_source, with_tables
 from gloader.convert.links.write_tables import write_tables

@@ -1,26 +1,24 @@
 """The task of node labels: a network predicts the classes, the labels of 0 and 1, or the values of nodes.
 
 `NodeTask` is the task that a training run uses: it chooses the loss and the metric for the kind of the labels, opens
-the loader and evaluates. `class_weights_of` and `balanced_seeds` serve classes of which some have few training nodes.
-Shapes: n nodes, k labels of each, C classes.
+the loader and evaluates. Shapes: n nodes, k labels of each, C classes.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 
-from gloader.core.order import DrawnSeeds, Draws
+from gloader.core.units import format_bytes
 from gloader.dataset.values import has_label
-from gloader.errors import BudgetError, ConfigError, ScoreError
+from gloader.errors import BudgetError, ScoreError
 from gloader.loader import HeteroLoader, Loader
 from gloader.pipeline.seeds import plan_training_seeds
-from gloader.training.class_weights import balanced_weights
+from gloader.training.class_weights import balanced_seeds, class_weights_of, plain_classes
 from gloader.training.dataset_checks import (
     TASK_OF_KIND,
     kind_of_task,
@@ -31,14 +29,16 @@ from gloader.training.dataset_checks import (
 from gloader.training.evaluate import predict_classes, predict_outputs, to_probabilities
 from gloader.training.model_spec import spec_of
 from gloader.training.objectives import NODE_CLASSES, BinaryClasses, LabelBits, NodeClasses, NodeValues
+from gloader.training.scores import METRICS
 from gloader.training.task import Evaluation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from gloader.config import LoaderSettings, SamplingSettings, TrainSettings
+    from gloader.core.order import DrawnSeeds
     from gloader.dataset import Dataset
     from gloader.dataset.values import LabelKind
     from gloader.pipeline.open.device_rows import DryRun
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gloader")
 
 _SPLITS: Final[tuple[Split, ...]] = ("valid", "test")
+_SUMMARY_BYTES: Final = 10 * 2**20  # memory of `score_summary` besides scores, labels and a metric
 _LOGIT: Final = 0.0  # a logit above it predicts label 1
 _STEP_LABELS: Final = 1 << 20  # labels that are read at once, so that temporary arrays stay small
 
@@ -167,19 +168,22 @@ class NodeTask:
 
     def seeds(self, sampling: SamplingSettings) -> SeedPlan:
         """Return the training nodes."""
-        return plan_training_seeds(
-            self.dataset, sampling, are_named=self.spec.has_types, drawn=self.balanced
-        )
+        return plan_training_seeds(self.dataset, sampling, are_named=self.spec.has_types, drawn=self.balanced)
 
     def require_memory(self, model: Any, inference: HeteroInference) -> None:
         """Raise BudgetError if a split's outputs and labels do not fit, next to the inference or to the metric."""
         num_nodes = max(len(self.dataset.valid), len(self.dataset.test))
         held = self._held_bytes(num_nodes)
         _beside(inference, held).require_memory(model, num_outputs=num_nodes)
-        needed = held + self.measure.bytes_per_score * num_nodes
+        if not held:
+            return
+        # The inference has ended when the metric, or the summary of all metrics, is computed.
+        scratch = max(metric.bytes_per_score for metric in METRICS.values() if self.kind in metric.kinds)
+        needed = held + scratch * num_nodes + _SUMMARY_BYTES
         if needed > inference.memory_budget_bytes:
             raise BudgetError(
-                f"the scores and labels of {num_nodes:,} nodes, and their {self.metric}, take {needed:,} bytes of memory",
+                f"the scores and labels of {num_nodes:,} nodes, with a metric of them, take {format_bytes(needed)} of "
+                f"{format_bytes(inference.memory_budget_bytes)} for an evaluation",
                 short_bytes=needed - inference.memory_budget_bytes,
             )
 
@@ -190,6 +194,7 @@ class NodeTask:
         nodes, labels = self._known(split)
         if not len(nodes):
             return Evaluation(score=None)
+        outputs: NDArray[Any]
         if self.kind == "classes":
             outputs = predict_classes(model, inference, nodes, on_progress)
         else:
@@ -197,7 +202,7 @@ class NodeTask:
             outputs = predict_outputs(model, left, nodes, on_progress).reshape(labels.shape)
         return Evaluation(
             score=self._measured(outputs, labels).value,
-            # summary=lambda: self._summary(outputs, labels),
+            summary=lambda: self._summary(outputs, labels),
         )
 
     def _known(self, split: Split) -> tuple[IdArray, NDArray[Any]]:
@@ -235,62 +240,12 @@ class NodeTask:
         return num_nodes * self.spec.encoder.out_dim * (4 + (8 if is_int else 4))
 
 
-def balanced_seeds(dataset: Dataset) -> DrawnSeeds:
-    """Return the training nodes with equally many draws from every class, about as many as there are nodes.
-
-    A class without training nodes has no draws.
-    """
-    nodes = dataset.train
-    groups = _classes(dataset.labels_of(nodes))
-    num_groups = len(np.unique(groups))
-    per_class = -(-len(nodes) // num_groups)
-    drawn = Draws(num_draws=per_class * num_groups, groups=groups)
-    return DrawnSeeds(nodes=nodes, draws=drawn)
-
-
-def class_weights_of(text: str, labels: NDArray[Any], num_classes: int) -> tuple[float, ...] | None:
-    """Return the weights of the classes, (C,), or None for equal weights. Pure.
-
-    Parameters
-    ----------
-    text : "none", "balanced", or numbers such as "1,5"; of two classes, one number is the weight of class 1
-    labels : (n,) classes of the training nodes
-    num_classes : C
-
-    Raises
-    ------
-    ConfigError
-        The text is none of these, a weight is not a positive number, their number is not C, or a class has no training
-        node and the weights are "balanced".
-    """
-    if text == "none":
-        return None
-    if text == "balanced":
-        return tuple(map(float, balanced_weights(labels, num_classes)))
-    try:
-        weights = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        weights = ()
-    if len(weights) == 1 and num_classes == 2:
-        weights = (1.0, *weights)
-    if not weights or not all(0 < weight < float("inf") for weight in weights):
-        raise ConfigError(
-            f"--class-weights {text} is neither none, balanced, nor positive numbers such as 1,5"
-        )
-    if len(weights) != num_classes:
-        raise ConfigError(
-            f"--class-weights {text} are {len(weights)} numbers, and the labels have {num_classes} classes; give one "
-            "for each class, or balanced"
-        )
-    return weights
-
-
 def _objective(kind: LabelKind, dataset: Dataset, class_weights: str) -> Objective:
     """Return the loss for labels of ``kind``. Reads the labels of the training nodes, except for equal classes."""
     if kind in ("classes", "binary"):
         weights = None
         if class_weights != "none":
-            labels = _classes(dataset.labels_of(dataset.train))
+            labels = plain_classes(dataset.labels_of(dataset.train))
             weights = class_weights_of(class_weights, labels, dataset.num_classes if kind == "classes" else 2)
         if kind == "classes":
             return NODE_CLASSES if weights is None else NodeClasses(weights)
@@ -306,11 +261,6 @@ def _training_labels(dataset: Dataset, width: int) -> Iterator[NDArray[Any]]:
     step = max(1, _STEP_LABELS // width)
     for start in range(0, len(nodes), step):
         yield dataset.labels_of(nodes[start : start + step])
-
-
-def _classes(labels: NDArray[Any]) -> IdArray:
-    """Return classes (n,) int64 from ``labels``: (n,) classes, or (n, 1) float32 of 0 and 1. Pure."""
-    return labels.reshape(-1).astype(np.int64, copy=False)
 
 
 def _beside(inference: HeteroInference, num_bytes: int) -> HeteroInference:

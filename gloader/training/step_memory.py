@@ -25,9 +25,9 @@ from gloader.pipeline.open.first_batches import first_seeds, probe_in_passes
 from gloader.pipeline.open.load_plan import sampler_for
 from gloader.pipeline.send import to_device_block
 from gloader.training.model_spec import LinkSpec
+from gloader.training.objectives import NODE_CLASSES
 from gloader.training.process import private_randomness
 from gloader.training.replica import logits_and_loss
-from gloader.training.objectives import NODE_CLASSES
 from gloader.types import BatchId, HeteroReadyBatch, LinkBatch
 
 if TYPE_CHECKING:
@@ -161,6 +161,9 @@ def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
     learned_width = schema.learned_dim or spec.config.hidden
     # A type without features has dimension 0, and learned rows instead.
     dims = [dim or learned_width for dim in schema.feature_dims.values()]
+    if spec.config.residual:
+        # The first layer turns each row into a hidden row before anything else.
+        dims = [max(dim, spec.config.hidden) for dim in dims]
     rows = sum(len(nodes) * dim for nodes, dim in zip(batch.node_arrays, dims, strict=True))
     return rows + spec.edge_dim * num_edges
 

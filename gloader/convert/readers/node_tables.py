@@ -8,7 +8,7 @@ for the receipt: the record of the data that a conversion found and used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from gloader.convert.readers.column_names import (
     named_column,
     plain,
 )
+from gloader.convert.readers.label_values import to_values
 from gloader.convert.readers.table_streams import column_text, is_feature, is_number, table_features
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ShapeError, SourceError
@@ -39,6 +40,7 @@ _CHECK_BYTES = 24
 # Minimum number of rows for the check `_refuse_counting`, which finds a column with 0, 1, ... In fewer rows, a feature
 # may have these values by chance.
 _MIN_COUNTED = 3
+_ROWS_READ: Final = 1 << 12  # rows of several labels that are read together
 
 
 def node_features(
@@ -168,6 +170,44 @@ def node_labels(
     placed = np.full(num_nodes, np.nan)  # the labels in node order
     placed[ids] = values
     return placed
+
+
+def table_labels(
+    table: NumberTable, *, num_nodes: int, budget_bytes: int, columns: tuple[str, ...] | None = None
+) -> NDArray[np.float32]:
+    """Return label columns of a table as float32 (N, k), NaN where unknown. Row i belongs to node i.
+
+    Parameters
+    ----------
+    table : the table, with a row per node
+    num_nodes : N
+    budget_bytes : memory for the labels
+    columns : names of the k columns; None means all
+
+    Raises
+    ------
+    BudgetError
+        The labels take more than ``budget_bytes``. Nothing was read.
+    ShapeError
+        The table has more or fewer than N rows.
+    SourceError
+        The file is malformed, a label is infinite, or float32 would round a whole number.
+    """
+    stream = table_features(table, num_nodes, columns)
+    if (needed := 4 * num_nodes * stream.dim) > budget_bytes:
+        raise BudgetError(
+            f"{table.path}: {stream.dim} labels of {num_nodes:,} nodes take {format_bytes(needed)}; the memory budget "
+            f"is {format_bytes(budget_bytes)}. Raise --memory-budget"
+        )
+    labels, count = np.empty((num_nodes, stream.dim), np.float32), 0
+    for rows in stream.chunks(_ROWS_READ):
+        if count + len(rows) > num_nodes:
+            raise ShapeError(f"{table.path} has more than {num_nodes} rows; labels are one row per node")
+        labels[count : count + len(rows)] = rows
+        count += len(rows)
+    if count < num_nodes:
+        raise ShapeError(f"{table.path} has {count} rows for {num_nodes} nodes; labels are one row per node")
+    return to_values(labels, where=str(table.path), allows_any=True)
 
 
 def _label_column(table: NumberTable) -> str:

@@ -331,11 +331,14 @@ def _edge_entry(folder: Path, value: object, where: str) -> EdgeEntry:
     columns = entry.get("features")
     if isinstance(columns, list) and columns and all(isinstance(name, str) and name for name in columns):
         entry = {**entry, "features": ",".join(columns)}
-    texts = {key: _text(entry, key, where) for key in ("src", "dst", "weight", "time", "features")}
     return EdgeEntry(
         folder=folder,
         file=file,
-        **texts,
+        src=_text(entry, "src", where),
+        dst=_text(entry, "dst", where),
+        weight=_text(entry, "weight", where),
+        time=_text(entry, "time", where),
+        features=_text(entry, "features", where),
         columns=entry.get("columns"),
         missing=cast("Fill | None", _choice(entry, "missing", FILLS, where)),
     )

@@ -269,7 +269,7 @@ def label_choice(given: object, where: str, labels_as: LabelsAs | None) -> Label
         )
     if as_ not in {None, "classes", "values"}:
         raise SourceError(f"{where}.as is {shown(as_)}; it must be classes or values")
-    return LabelChoice(columns=tuple(names), as_=cast("LabelsAs | None", as_))
+    return LabelChoice(columns=tuple(names), as_=as_)
 
 
 def _kinds(

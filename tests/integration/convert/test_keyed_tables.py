@@ -1,8 +1,6 @@
-"""Tables whose nodes have keys: one dataset from any file format, the right edges behind the keys, and clear refusals."""
+"""Tables whose nodes have keys: one dataset from any format, the right edges behind the keys, and clear refusals."""
 
 import gzip
-import os
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gloader.cli.main import main
+from gloader.convert.numbered_graph import NumberedGraph
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
@@ -275,8 +274,11 @@ def strangers(given):
 
 def test_a_key_that_no_node_has_is_refused_by_file_row_and_key(tmp_path):
     folder = written(tmp_path / "shop", two_types(), strangers(tables()))
-    with pytest.raises(SourceError, match=r"follows\.csv, column 'followee': row 5 has the key 'ghost', which no row of .*"
-                                          r"users\.csv, column 'user_id' has; add the node, or say what becomes of such"):  # fmt: skip
+    message = (
+        r"follows\.csv, column 'followee': row 5 has the key 'ghost', which no row of .*users\.csv, column 'user_id' "
+        "has; add the node, or say what becomes of such"
+    )
+    with pytest.raises(SourceError, match=message):
         made(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     no_residue(tmp_path)
@@ -382,14 +384,14 @@ def test_an_edge_split_divides_the_edges_of_keys(tmp_path, csv_folder):
 
 def test_tables_of_links_are_refused_beside_keys(tmp_path, csv_folder):
     with pytest.raises(
-        ConfigError, match="tables of links have node ids, and the nodes of .* have keys; divide its"
+        ConfigError, match=r"tables of links have node ids, and the nodes of .* have keys; divide its"
     ):
         made(csv_folder, tmp_path / "out", edge_tables=("train=links.csv",))
 
 
 def test_an_existing_dataset_is_refused_before_the_keys_are_read(tmp_path, csv_folder, monkeypatch):
     made(csv_folder, tmp_path / "out")
-    monkeypatch.setattr("gloader.convert.keyed_graph.KeyedGraph.numbered", None)
+    monkeypatch.setattr("gloader.convert.key_numbers.numbered", None)
     with pytest.raises(StoreExistsError, match="it exists already"):
         made(csv_folder, tmp_path / "out")
 
@@ -408,22 +410,17 @@ def test_temporary_files_lie_where_the_user_wants_them(tmp_path, csv_folder, mon
     spill.mkdir()
     monkeypatch.setenv("GLOADER_SPILL_DIR", str(spill))
     seen = []
-    read = Dataset.open
+    source = NumberedGraph.source
 
-    def watched(folder, *args, **kwargs):
-        seen.extend(os.listdir(spill))
-        return read(folder, *args, **kwargs)
+    def watched(graph):
+        seen.extend(path.name for path in spill.iterdir())
+        return source(graph)
 
-    from gloader.convert import keyed_graph
-
-    original = keyed_graph.NumberedGraph.source
-    monkeypatch.setattr(
-        keyed_graph.NumberedGraph, "source", lambda self: (seen.extend(os.listdir(spill)), original(self))[1]
-    )
+    monkeypatch.setattr(NumberedGraph, "source", watched)
     made(csv_folder, tmp_path / "out")
     assert len(seen) == 1
     assert seen[0].startswith("gloader-keys-")
-    assert not os.listdir(spill)
+    assert not list(spill.iterdir())
 
 
 @pytest.mark.parametrize("argument", ["tables:{}", "tables:{}/graph.yaml", "{}/graph.yaml"])

@@ -1,0 +1,185 @@
+"""The numbering of a graph's keys before a conversion: tables with keys in, a graph with plain ids out.
+
+A *key* is a value that identifies a node. `plain_graph` makes a temporary folder for a conversion, and `numbered` numbers
+the keys there within the memory budget. It yields a `GraphSource` with plain ids, whose streams read the temporary
+files. So these stay until the conversion ends.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final
+
+from gloader.convert.keyed_edges import column_where
+from gloader.convert.keyed_graph import KeyedGraph
+from gloader.convert.keys.numbering import MIN_BUDGET_BYTES, Numbering
+from gloader.convert.keys.values import key_chunk
+from gloader.convert.numbered_graph import NumberedGraph
+from gloader.core.paths import nearest_existing
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError, ConfigError, SourceError
+from gloader.plan.available import default_budget_bytes
+from gloader.plan.too_small import advice, rounded_up
+from gloader.ssd_store.os_io import require_free_space
+from gloader.ssd_store.spill.claim import SPILL_DIR_VARIABLE, scratch_folder
+from gloader.ssd_store.write.new_directory import exists_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gloader.convert.keyed_graph import KeyedNodes
+    from gloader.convert.options import PrepareOptions
+    from gloader.convert.progress import PrepareProgress
+    from gloader.convert.readers.table_streams import NumberTable
+    from gloader.convert.source import AnySource, GraphSource
+    from gloader.core.keys import KeyChunk
+
+_FOLDER_PREFIX: Final = "gloader-keys-"  # beginning of the temporary folder's name
+
+
+@contextmanager
+def plain_graph(
+    source: AnySource | KeyedGraph, out: Path, options: PrepareOptions, progress: PrepareProgress
+) -> Iterator[GraphSource]:
+    """Yield a source's graph with plain ids. Keys are numbered in a temporary folder, which the block owns.
+
+    The folder is below $GLOADER_SPILL_DIR, or beside the dataset, because a system's temporary folder may be in memory.
+    After a kill, the next conversion at this place removes it.
+
+    Parameters
+    ----------
+    source : the graph
+    out : the dataset's folder
+    options : the conversion's options
+    progress : receives the steps
+
+    Raises
+    ------
+    ConfigError
+        A table of links has plain ids, and the graph has keys.
+    StoreExistsError
+        ``out`` exists. It is found here, because numbering keys may take hours.
+    SpillError
+        The folder cannot be made or removed.
+    SourceError, BudgetError, StoreWriteError
+        As `numbered`.
+    """
+    if not isinstance(source, KeyedGraph):
+        yield source.graph()
+        return
+    if options.edge_tables:
+        raise ConfigError(
+            f"--edge-table {options.edge_tables[0]}: tables of links have node ids, and the nodes of {source.origin} "
+            "have keys; divide its edges with --edge-split 80/10/10"
+        )
+    if out.exists() and not options.overwrite:
+        raise exists_error(out)
+    budget = default_budget_bytes() if options.memory_budget_bytes is None else options.memory_budget_bytes
+    parent = os.environ.get(SPILL_DIR_VARIABLE) or nearest_existing(out.absolute().parent)
+    with scratch_folder(parent, prefix=_FOLDER_PREFIX) as folder:
+        require_free_space(folder, source.id_bytes)
+        with numbered(source, folder, options, budget_bytes=budget, progress=progress) as graph:
+            yield graph
+
+
+@contextmanager
+def numbered(
+    graph: KeyedGraph, folder: Path, options: PrepareOptions, *, budget_bytes: int, progress: PrepareProgress
+) -> Iterator[GraphSource]:
+    """Number the keys, and yield the graph with plain ids. Its streams can be read within the block.
+
+    Parameters
+    ----------
+    graph : the tables
+    folder : an existing folder for temporary files
+    options : the conversion's options
+    budget_bytes : the memory budget
+    progress : receives the steps
+
+    Raises
+    ------
+    SourceError
+        A key is missing, is twice in a table of nodes, is in no such table, or has the wrong form. Or labels, a
+        split or a column are malformed. The message names file, row and value.
+    BudgetError
+        The budget is too small. The message gives a sufficient one.
+    StoreWriteError
+        The disk has no room for the temporary files.
+    """
+    keyed = graph.keyed
+    with ExitStack() as held:
+        with _naming_enough(budget_bytes, num_shares=len(keyed)):
+            numberings = {
+                nodes.name: held.enter_context(numbering)
+                for nodes, numbering in zip(keyed, _numberings(graph, folder, budget_bytes), strict=True)
+            }
+            for nodes in keyed:
+                if nodes.table is not None:
+                    _append_nodes(nodes, nodes.table, numberings[nodes.name], progress)
+            keys = {
+                each.relation: each.table.append_keys(numberings, progress)
+                for each in graph.relations
+                if each.table is not None and each.plain is None
+            }
+            for name, numbering in numberings.items():
+                progress.advance(f"numbering the keys of {name}", 0, None, "keys")
+                numbering.resolve()
+        yield NumberedGraph(graph, numberings, keys, options, budget_bytes).source()
+
+
+def _numberings(graph: KeyedGraph, folder: Path, budget_bytes: int) -> Iterator[Numbering]:
+    """Yield a numbering for each type with keys. They share the memory equally. Raises BudgetError."""
+    keyed = graph.keyed
+    reading = graph.reading_bytes
+    share = (budget_bytes - reading) // len(keyed)
+    if share < MIN_BUDGET_BYTES:
+        raise BudgetError(
+            f"numbering the keys of {len(keyed)} node type{'s' * (len(keyed) != 1)} of {graph.origin} takes "
+            f"{format_bytes(reading)} to read keys and {format_bytes(MIN_BUDGET_BYTES)} a type; the memory budget "
+            f"is {format_bytes(budget_bytes)}. Raise --memory-budget",
+            short_bytes=MIN_BUDGET_BYTES - share,
+        )
+    for number, nodes in enumerate(keyed):
+        # Each type has a folder of its own: names of types may differ only in case.
+        place = folder / f"type-{number}"
+        place.mkdir()
+        yield Numbering(
+            nodes.name,
+            nodes.kind or "text",
+            folder=place,
+            budget_bytes=share,
+            dangling=graph.dangling,
+        )
+
+
+def _append_nodes(
+    nodes: KeyedNodes, table: NumberTable, numbering: Numbering, progress: PrepareProgress
+) -> None:
+    """Give the keys in a table of nodes to the type's numbering: row i gets id i."""
+    column = str(nodes.key)
+    where = column_where(table, column)
+
+    def chunks() -> Iterator[KeyChunk]:
+        done = 0
+        for batch in table.read_arrow([column], error=SourceError):
+            yield key_chunk(batch.column(0), numbering.kind, first_row=done, where=where)
+            done += batch.num_rows
+            progress.advance(f"reading the keys of {table.path.name}", done, table.num_rows, "rows")
+
+    numbering.add_nodes(chunks(), where=where)
+
+
+@contextmanager
+def _naming_enough(budget_bytes: int, *, num_shares: int) -> Iterator[None]:
+    """Give errors of a budget that is too small for the keys a sufficient one. Each type has an equal share of it."""
+    try:
+        yield
+    except BudgetError as error:
+        short = error.short_bytes or 0
+        enough = rounded_up(budget_bytes + num_shares * short)
+        cause = error.cause.removesuffix(". Raise --memory-budget")
+        raise BudgetError(
+            cause, short_bytes=enough - budget_bytes, advice=advice(enough) if short else ""
+        ) from error
