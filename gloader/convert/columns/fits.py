@@ -376,7 +376,8 @@ def _missing_texts(missing: Missing, num_missing: int, num_infinite: int) -> lis
     """Return the texts on missing values for a note."""
     if not num_missing:
         return []
-    infinite = f", {num_infinite:,} infinite values among them" if num_infinite else ""
+    noun = f"value{'s' * (num_infinite != 1)}"
+    infinite = f", {num_infinite:,} infinite {noun} among them" if num_infinite else ""
     becomes = {"keep": "are kept", "flag": "-> the mean and a flag"}.get(missing, f"-> {missing}")
     return [f"{num_missing:,} row{'s' * (num_missing != 1)} missing {becomes}{infinite}"]
 
