@@ -250,8 +250,8 @@ class CategoryFit:
 
     def _count(self, counts: dict[str, int], values: Any) -> None:
         """Add the number of each of the ``values`` to ``counts``."""
-        for entry in values.value_counts():
-            value, count = entry["values"].as_py(), entry["counts"].as_py()
+        found = values.value_counts()
+        for value, count in zip(found.field(0).to_pylist(), found.field(1).to_pylist(), strict=True):
             if value not in counts:
                 self.held_bytes += COUNTED_BYTES + len(value)
             counts[value] = counts.get(value, 0) + count

@@ -174,4 +174,4 @@ def test_texts_of_categories():
 
 def test_categories_are_in_order_of_their_numbers_if_all_are_numbers():
     assert in_order(["10", "9", "-1", "9.5"]) == ["-1", "9", "9.5", "10"]
-    assert in_order(["10", "9", "b"]) == ["10", "9", "b"]
+    assert in_order(["b", "9", "10"]) == ["10", "9", "b"]

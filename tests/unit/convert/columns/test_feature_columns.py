@@ -7,9 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gloader.convert.columns import fits
+from gloader.convert.columns import feature_columns, fits
 from gloader.convert.columns.feature_columns import encoded_features, row_blocks
 from gloader.convert.columns.specs import column_specs
+from gloader.convert.readers import csv_table
 from gloader.convert.readers.open_table import open_table
 from gloader.convert.readers.table_streams import ColumnNotes
 from gloader.errors import BudgetError, FeatureValueError, ShapeError, SourceError
@@ -225,3 +226,27 @@ def test_blocks_have_one_size_whatever_the_batches_are():
         pa.record_batch({"x": list(range(start, start + count))}) for start, count in ((0, 5), (5, 0), (5, 2))
     ]
     assert [block.column(0).to_pylist() for block in row_blocks(batches, 3)] == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_the_fit_does_not_depend_on_the_batches_of_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(feature_columns, "_BLOCK_ROWS", 64)
+    monkeypatch.setattr(csv_table, "_BLOCK_BYTES", 2000)
+    values = np.random.default_rng(0).lognormal(size=1000).tolist()
+    pq.write_table(pa.table({"x": values}), tmp_path / "t.parquet", row_group_size=7)
+    (tmp_path / "t.csv").write_text(
+        "id,x\n" + "".join(f"{row},{value!r}\n" for row, value in enumerate(values))
+    )
+    fitted = [
+        encoded_features(
+            open_table(tmp_path / name),
+            column_specs([{"name": "x", "as": "standard"}], where="here"),
+            num_rows=len(values),
+            train_rows=None,
+            budget_bytes=1 << 26,
+            notes=ColumnNotes(),
+        )
+        for name in ("t.parquet", "t.csv")
+    ]
+    assert fitted[0][1] == fitted[1][1]
+    rows = [b"".join(chunk.tobytes() for chunk in stream.chunks(500)) for stream, _ in fitted]
+    assert rows[0] == rows[1]
