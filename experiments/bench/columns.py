@@ -6,15 +6,14 @@ A table has six columns: two numbers (standardised, and by quantiles with 2 % mi
 of 20,000 values, a time and a bool. gloader reads it twice, block by block: once to fit the encoders to the training
 rows (60 %), once to encode all rows as float32. The peer reads the table whole with pandas and encodes it with
 scikit-learn's StandardScaler, QuantileTransformer, OneHotEncoder and OrdinalEncoder. Every case is a process of its
-own. Its memory is the process's peak beyond what it holds before the table is opened, and its processor time is that of all
-its threads. The cases take turns, and a figure is the median of the rounds.
+own. Its memory is the process's peak beyond what it holds before the table is opened, and its processor time is that of
+all its threads. The cases take turns, and a figure is the median of the rounds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -28,6 +27,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
+
+from gloader.lab.bench.environment import provenance
 
 _TRAIN_SHARE = 0.6
 _CASES = ("gloader parquet", "gloader csv", "peer parquet", "peer csv")
@@ -66,12 +67,11 @@ def main() -> None:
     }
     print(f"{options.rows:,} rows, median of {options.rounds}")
     for case, figures in results.items():
-        print(
-            f"{case:16} {figures['seconds']:7.2f} s   cpu {figures['cpu_seconds']:7.2f} s   {figures['memory_bytes'] / 1e6:8.0f} MB"
-        )
+        seconds, cpu, memory = (figures[name] for name in ("seconds", "cpu_seconds", "memory_bytes"))
+        print(f"{case:16} {seconds:7.2f} s   cpu {cpu:7.2f} s   {memory / 1e6:8.0f} MB")
     if options.json:
-        document = {"rows": options.rows, "rounds": options.rounds, "cores": os.cpu_count(), "cases": results}
-        options.json.write_text(json.dumps(document, indent=2) + "\n")
+        document = {"rows": options.rows, "rounds": options.rounds, "cases": results, **provenance()}
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def _write(folder: Path, num_rows: int) -> None:
