@@ -21,7 +21,7 @@ from gloader.convert.readers.node_arrays import (
     require_node_memory,
     to_labels,
 )
-from gloader.convert.readers.node_tables import node_features, node_labels
+from gloader.convert.readers.node_tables import label_columns, node_features, node_labels
 from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.readers.open_table import is_matrix, is_table, open_table, part_files, unknown_format
 from gloader.convert.readers.table_streams import ColumnNotes, TableEdges, column_text, table_features
@@ -116,8 +116,19 @@ def read_label_file(
         )
     if is_matrix(path):
         raise SourceError(f"{path} is a sparse matrix of Matrix Market; save the labels as a .npy array (N,)")
-    values = node_labels(open_table(path), num_nodes=num_nodes, budget_bytes=budget_bytes, notes=notes)
+    values = node_labels(
+        open_table(path), num_nodes=num_nodes, budget_bytes=budget_bytes, notes=notes, labels_as=labels_as
+    )
     return to_labels(values, where=str(path), labels_as=labels_as)
+
+
+def label_names(path: Path | None, labels: NDArray[Any]) -> tuple[str, ...]:
+    """Return the names of the columns of ``labels`` (N, k) in a label file; empty for classes, arrays and None."""
+    if path is None or labels.ndim == 1 or not is_table(path):
+        return ()
+    table = open_table(path)
+    # A table without a header has numbers as names, which say nothing about labels.
+    return tuple(label_columns(table, "values")) if table.has_names else ()
 
 
 def read_split_files(path: Path, *, num_nodes: int, budget_bytes: int) -> Splits:
@@ -334,6 +345,7 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
         features=features,
         row_ids=row_ids,
         labels=labels,
+        label_names=label_names(options.labels, labels),
         splits=splits,
         edge_features=edge_features,
         edge_file=path,
