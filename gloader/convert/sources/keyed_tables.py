@@ -8,7 +8,7 @@ files with feature columns. The conversion reads the rows, when it numbers the k
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from gloader.convert.columns.specs import column_specs, kind_in
 from gloader.convert.columns.split_column import SplitSpec
@@ -48,7 +48,7 @@ _LABEL_KEYS: Final = ("column", "columns", "as")
 
 
 def open_keyed(
-    graph: GraphYaml, origin: str, options: SourceOptions, *, unused: tuple[str, ...]
+    graph: GraphYaml, origin: str, options: SourceOptions, *, unused: tuple[str, ...] = ()
 ) -> KeyedGraph:
     """Open the files of a description with keys.
 
@@ -205,7 +205,9 @@ class _Opening:
         """Return feature columns, after a check that the table has them and that their kinds fit."""
         if given is None or table is None:
             return ()
-        return tuple(kind_in(each, table) for each in column_specs(given, where=where))
+        # Flags are parsed already.
+        specs = given if isinstance(given, tuple) else column_specs(given, where=where)
+        return tuple(kind_in(each, table) for each in specs)
 
     def _labels(
         self, name: str, entry: NodeEntry, table: NumberTable | None
