@@ -637,7 +637,7 @@ class ReadyBatch(ByShapes):
 
     id: BatchId
     x: torch.Tensor  # (U, F) float32
-    y: torch.Tensor  # (B,) the seeds' labels
+    y: torch.Tensor  # the seeds' labels: (B,) int64 classes, or (B, k) float32 values
     blocks: tuple[DeviceBlock, ...]  # L blocks, in the order of `SampledBatch`
     nodes: IdArray  # (U,) global ids; the first ``num_seeds`` are the seeds
     num_seeds: int
@@ -666,7 +666,9 @@ class HeteroReadyBatch(ByShapes):
 
     id: BatchId
     x: Mapping[str, torch.Tensor]  # by type t, (U_t, F_t) float32; (U_t, 0) for a type without features
-    y: torch.Tensor  # (B,) labels of the labelled type's seeds, in seed order
+    y: (
+        torch.Tensor
+    )  # labels of the labelled type's seeds, in seed order: (B,) int64 classes, or (B, k) float32 values
     blocks: tuple[Mapping[Relation, DeviceBlock], ...]
     nodes: Mapping[str, IdArray]  # (U_t,) ids within the type
     num_seeds: Mapping[str, int]

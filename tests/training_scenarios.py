@@ -81,6 +81,7 @@ def train(
     sharing: Any = "auto",
     out: str | None = None,
     links: dict[str, Any] | None = None,
+    task: Any = "node",
     **files: Any,
 ) -> dict[str, Any]:
     """Train, and return what came of it; with ``trouble`` on one rank, or ``odd`` settings of the model on rank 1."""
@@ -95,12 +96,12 @@ def train(
             optim=replace(OPTIM, **(optim or {})),
             step=StepConfig(**(step or {})),
             loader=LOADER.changed(sharing=sharing, **(loader or {})),
-            task="node" if links is None else "link",
+            task=task if links is None else "link",
             links=LinkConfig(**(links or {})),
         ),
         files=RunFiles(out=None if out is None else Path(out), **files),
         loader_factory=TroubledLoader.from_settings
-        if opened.kind == "homogeneous" and links is None
+        if opened.kind == "homogeneous" and links is None and "balance" not in (optim or {})
         else None,
     )
     run = found.runs[0]

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _HOMOPHILY = 0.7
+_LABEL_SHARE, _LABEL_NOISE = (
+    0.3,
+    0.05,
+)  # labels of a class that are 1, and labels of a node that differ from them
 _SIGNAL = 4.0  # distance of a class from the origin; the noise of a feature has deviation 1
 
 
@@ -71,6 +75,16 @@ SHAPES = {
         valid=39_323,
         test=2_213_091,
         split="sales_ranking",
+    ),
+    "ogbn-proteins": Shape(
+        nodes=132_534,
+        edges=39_561_252,
+        dim=8,
+        classes=112,
+        train=86_619,
+        valid=21_236,
+        test=24_679,
+        split="species",
     ),
     "ogbn-papers100M": Shape(
         nodes=111_059_956,
@@ -158,6 +172,44 @@ def write_ogb_csv(root: Path, name: str, content: Content) -> Path:
     return folder
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proteins:
+    """What ogbn-proteins has in place of node features and classes."""
+
+    labels: NDArray[np.int64]  # (N, 112) of 0 and 1
+    edge_features: NDArray[np.float32]  # (E, 8) in 0..1, three decimals
+    species: NDArray[np.int64]  # (N,) numbers of taxa; those of valid and of test occur in no other part
+
+    @classmethod
+    def of(cls, content: Content, *, seed: int = 0) -> Proteins:
+        """Return labels and edge features that both follow from the hidden classes of ``content``. Pure."""
+        random = np.random.default_rng(seed)
+        shape = content.shape
+        has_label = random.random((shape.classes, shape.classes)) < _LABEL_SHARE
+        flipped = random.random((shape.nodes, shape.classes)) < _LABEL_NOISE
+        ends = content.features[content.edges[0]] + content.features[content.edges[1]]
+        species = np.full(shape.nodes, 3702)
+        species[content.splits["valid"]], species[content.splits["test"]] = 7955, 10090
+        return cls(
+            labels=(has_label[content.labels] ^ flipped).astype(np.int64),
+            edge_features=(1 / (1 + np.exp(-ends))).round(3).astype(np.float32),
+            species=species,
+        )
+
+
+def write_ogb_proteins(root: Path, name: str, content: Content) -> Path:
+    """Write ``content`` in the layout of ogbn-proteins: several labels per node, features of edges instead of nodes."""
+    folder, proteins = _ogb_folder(root, name, content), Proteins.of(content)
+    raw = folder / "raw"
+    _write_csv(raw / "edge.csv.gz", content.edges.T, "%d")
+    _write_csv(raw / "edge-feat.csv.gz", proteins.edge_features, "%.3f")
+    _write_csv(raw / "node_species.csv.gz", proteins.species, "%d")
+    _write_csv(raw / "node-label.csv.gz", proteins.labels, "%d")
+    _write_csv(raw / "num-node-list.csv.gz", np.array([content.shape.nodes]), "%d")
+    _write_csv(raw / "num-edge-list.csv.gz", np.array([content.shape.edges]), "%d")
+    return folder
+
+
 def write_ogb_binary(root: Path, name: str, content: Content) -> Path:
     """Write ``content`` as OGB writes papers100M: deflated ``.npz``, labels as floats, NaN outside of the split."""
     folder = _ogb_folder(root, name, content)
@@ -216,6 +268,7 @@ def write_igb(root: Path, name: str, content: Content) -> Path:
 WRITERS: dict[str, Callable[[Path, str, Content], Path]] = {
     "ogbn-arxiv": write_ogb_csv,
     "ogbn-products": write_ogb_csv,
+    "ogbn-proteins": write_ogb_proteins,
     "ogbn-papers100M": write_ogb_binary,
     "mag240m": write_mag240m,
     "igb-tiny": write_igb,

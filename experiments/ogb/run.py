@@ -25,6 +25,7 @@ from scores import is_of_links, score, score_links
 
 from gloader.convert.options import SourceOptions
 from gloader.convert.registry import open_source
+from gloader.dataset.values import has_label
 from gloader.lab.bench.environment import provenance
 
 if TYPE_CHECKING:
@@ -142,13 +143,15 @@ def _judge_nodes(
 ) -> tuple[float, ...]:
     source = open_source(benchmark.source, SourceOptions())
     nodes: NDArray[np.int64] = getattr(source.splits, benchmark.split)
-    nodes = nodes[source.labels[nodes] >= 0]
+    nodes = nodes[has_label(source.labels)[nodes]]
     truth = source.labels[nodes]
+    metric = result.get("metric", "acc")
     scores = []
     for run, figures in enumerate(result["runs"]):
         predicted = _infer(prepared, _folder(out, result, run), "predictions.npy", options)
         scores.append(score(benchmark.evaluator, truth, predicted[nodes]))
-        _require_equal(run, scores[-1], figures[f"{benchmark.split}_acc"], count=len(nodes), what="nodes")
+        ours = figures[f"{benchmark.split}_{metric}"]
+        _require_equal(run, scores[-1], ours, count=len(nodes), what="nodes")
     return tuple(scores)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def score(evaluator: str, truth: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
-    """Return the accuracy of ``predicted`` (n,) for the classes ``truth`` (n,) by ``evaluator``.
+def score(evaluator: str, truth: NDArray[Any], predicted: NDArray[Any]) -> float:
+    """Return the score of ``predicted`` for the labels ``truth`` by ``evaluator``.
+
+    This is the accuracy for classes (n,), and the mean ROC AUC over the columns for labels and probabilities (n, k).
 
     Parameters
     ----------
@@ -38,7 +40,10 @@ def score(evaluator: str, truth: NDArray[np.int64], predicted: NDArray[np.int64]
         from ogb.nodeproppred import Evaluator
 
         judge = Evaluator(evaluator.removeprefix("ogb:"))
-        return float(judge.eval({"y_true": truth[:, None], "y_pred": predicted[:, None]})["acc"])
+        given = {"y_true": truth, "y_pred": predicted}
+        if truth.ndim == 1:
+            given = {name: values[:, None] for name, values in given.items()}
+        return float(judge.eval(given)[judge.eval_metric])
 
 
 def is_of_links(evaluator: str) -> bool:

@@ -539,7 +539,9 @@ class Draws:
     num_draws: int  # per epoch
     weights: NDArray[np.float64] | None = None  # (n,) weights of the items; None draws evenly
     replace: bool = True  # True if an item may be drawn more than once
-    groups: IdArray | None = None  # (n,) the group of each item, without weights; None draws from all items alike
+    groups: IdArray | None = (
+        None  # (n,) the group of each item, without weights; None draws from all items alike
+    )
 
     def check(self, num_items: int) -> None:
         """Raise SeedError if these draws do not fit ``num_items`` items."""
@@ -561,7 +563,9 @@ class Draws:
         if groups.shape != (num_items,):
             raise SeedError(f"{groups.shape[0]} groups for {num_items} seeds; give one for each seed")
         if self.weights is not None or not self.replace:
-            raise SeedError("groups of seeds are drawn alike and with repeats; give neither weights nor replace=False")
+            raise SeedError(
+                "groups of seeds are drawn alike and with repeats; give neither weights nor replace=False"
+            )
         if self.num_draws % (num_groups := len(np.unique(groups))):
             raise SeedError(
                 f"{self.num_draws} draws from {num_groups} groups; give a multiple, so that all have equally many"
@@ -611,13 +615,19 @@ class Draws:
             # draws does not matter here, because all draws are permuted together below.
             part[: len(part) - num_rest] = np.tile(members, num_rounds)
             if num_rest:
-                chosen = epoch_permutation(len(members), seed=mix_int((key + number + 1) % 2**64), epoch=epoch)
+                chosen = epoch_permutation(
+                    len(members), seed=mix_int((key + number + 1) % 2**64), epoch=epoch
+                )
                 part[len(part) - num_rest :] = members[chosen[:num_rest]]
         return drawn[epoch_permutation(self.num_draws, seed=key, epoch=epoch)]
 
     def facts(self) -> dict[str, Any]:
         """Return the properties that identify these draws, without the weights, for a loader's saved state."""
-        given = {"num_draws": self.num_draws, "replace": self.replace, "is_weighted": self.weights is not None}
+        given = {
+            "num_draws": self.num_draws,
+            "replace": self.replace,
+            "is_weighted": self.weights is not None,
+        }
         # Groups are omitted if there are none, so that states from before groups existed stay valid.
         return given if self.groups is None else given | {"is_grouped": True}
 

@@ -60,6 +60,14 @@ class _OfNodes(BatchLoader[B]):
         """(n,) int64 an epoch's seeds, in no particular order."""
         return self._node_order.seeds
 
+    @property
+    def may_repeat(self) -> bool:
+        """True if a batch may draw a node more than once, as with `DrawnSeeds`; it has such a node once."""
+        order, draws = self._node_order, self._node_order.draws
+        return order.may_repeat or (
+            draws is not None and (draws.replace or draws.num_draws > len(order.seeds))
+        )
+
     def seed_positions(self, batch: BatchId) -> IdArray:
         """Return a batch's seeds as indices (B,) into `seeds`, in batch order. They may repeat with `DrawnSeeds`."""
         return self._node_order.drawn_positions(batch)

@@ -292,6 +292,12 @@ def checked_seeds(seeds: ArrayLike, num_nodes: int) -> IdArray:
         raise SeedError(
             f"seeds={seeds!r} are not ids; for a split, pass dataset.train, dataset.valid or dataset.test"
         )
+    # torch's samplers have a length and no items; numpy would make one object of them.
+    if hasattr(seeds, "__iter__") and hasattr(seeds, "__len__") and not hasattr(seeds, "__getitem__"):
+        raise SeedError(
+            f"seeds is a {type(seeds).__name__}; pass the ids of nodes. gloader.adapters.pyg.NeighborLoader takes "
+            "torch's samplers, as sampler="
+        )
     return as_ids(seeds, noun="seeds", error=SeedError, masked=num_nodes).copy()
 
 

@@ -152,8 +152,8 @@ class Transfer:
         self._types = types
         self._sending: deque[tuple[Mark, HostBatch]] = deque()  # batches in the copy, with the mark after it
 
-    def send(self, batch: HostBatch, labels: IdArray) -> SentBatch:
-        """Start to copy ``batch`` and its seeds' labels (B,) to the device; on the CPU nothing is copied.
+    def send(self, batch: HostBatch, labels: NDArray[Any]) -> SentBatch:
+        """Start to copy ``batch`` and its seeds' labels (B,) or (B, k) to the device; on the CPU nothing is copied.
 
         If the sampler ran on the device, the nodes and blocks are there already, and only labels and rows are copied.
         """
@@ -330,13 +330,13 @@ def roomy(num_rows: int) -> int:
     return -(-num_rows // step) * step
 
 
-def transfer(batch: HostBatch, labels: IdArray, device: torch.device) -> Delivered:
+def transfer(batch: HostBatch, labels: NDArray[Any], device: torch.device) -> Delivered:
     """Copy a batch to a device that holds no rows, and wait for the copy; on the CPU features are not copied.
 
     Parameters
     ----------
     batch : the batch with its rows (U, F)
-    labels : (B,) the seeds' labels
+    labels : the seeds' labels, (B,) classes or (B, k) values
     device : the target
     """
     sender = Transfer([DeviceTier(device=open_device(device))])
@@ -359,7 +359,7 @@ def to_device_block(block: Block, src_degree: torch.Tensor, device: torch.device
 
 
 def _small_arrays(
-    batch: HostBatch, labels: IdArray, ids: Sequence[IdArray | LocalArray | None]
+    batch: HostBatch, labels: NDArray[Any], ids: Sequence[IdArray | LocalArray | None]
 ) -> Iterator[NDArray[Any]]:
     """Yield all arrays except the features, in the order in which `Transfer.send` uses them."""
     yield labels

@@ -132,7 +132,8 @@ def require_no_classes(settings: TrainSettings, *, task: TaskName = "link") -> N
     for name in ("class_weights", "balance"):
         if (value := getattr(settings.optim, name)) != "none":
             raise ConfigError(
-                f"--{name.replace('_', '-')} {value} is for classes of nodes, and --task {task} learns none; leave it out"
+                f"--{name.replace('_', '-')} {value} is for classes of nodes, and --task {task} learns none; leave it "
+                "out"
             )
 
 

@@ -1,7 +1,8 @@
-"""Accuracy and predicted classes of nodes, computed with all neighbours of each node instead of sampled ones.
+"""Accuracy and predictions of nodes, computed with all neighbours of each node instead of sampled ones.
 
-`evaluate` gives the accuracy on several splits, `accuracy` on one set of nodes, and `predict_classes` the classes
-themselves. `HeteroInference` does the computation.
+`evaluate` gives the accuracy on several splits, `accuracy` on one set of nodes, `predict_classes` the classes
+themselves, and `predict_outputs` the network's outputs. `logits_in_order` yields the outputs of all nodes.
+`HeteroInference` does the computation.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gloader.errors import DivergedError
 from gloader.training.process import eager_release
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from numpy.typing import NDArray
 
@@ -145,7 +146,7 @@ def logits_in_order(
     inference: HeteroInference,
     original_ids: IdArray | None,
     on_progress: Callable[[float], None],
-) -> Iterator[torch.Tensor]:
+) -> Generator[torch.Tensor]:
     """Yield consecutive rows (., width) of the network's outputs for all nodes, in the order of their original ids.
 
     Parameters

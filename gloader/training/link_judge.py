@@ -36,7 +36,12 @@ if TYPE_CHECKING:
 
 
 _HITS: Final = re.compile(r"hits@([1-9]\d{0,8})")  # the metric hits@K, with K
-_PLAIN: Final[tuple[Literal["mrr", "auc", "acc", "rmse"], ...]] = ("mrr", "auc", "acc", "rmse")  # metrics without K
+_PLAIN: Final[tuple[Literal["mrr", "auc", "acc", "rmse"], ...]] = (
+    "mrr",
+    "auc",
+    "acc",
+    "rmse",
+)  # metrics without K
 _LOWEST: Final = np.float32(-np.inf)  # below every score
 
 

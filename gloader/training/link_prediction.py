@@ -28,8 +28,8 @@ from gloader.pipeline.seeds import plan_training_seeds
 from gloader.training.dataset_checks import require_link_tables, require_no_classes
 from gloader.training.link_judge import LinkJudge, LinkMetric, PairScorer, auto_metric, parse_metric
 from gloader.training.model_spec import LinkSpec, spec_of
-from gloader.training.process import eager_release
 from gloader.training.objectives import LINK_OBJECTIVES
+from gloader.training.process import eager_release
 from gloader.training.task import Evaluation
 
 if TYPE_CHECKING:
@@ -306,8 +306,8 @@ def _measure(
         return of_labels
     if metric is not None and metric.kind in ("acc", "rmse"):
         raise ConfigError(
-            f"metric {metric} is for labels of links, which --negatives none learns; edges and negatives are told apart "
-            "by hits@K, mrr or auc"
+            f"metric {metric} is for labels of links, which --negatives none learns; edges are told from negatives by "
+            "hits@K, mrr or auc"
         )
     if metric is not None:
         return metric

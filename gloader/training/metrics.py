@@ -16,6 +16,7 @@ import torch
 from gloader.errors import DivergedError
 from gloader.observe.epoch_stats import STAGES, EpochStats, add_tables
 from gloader.training.objectives import NODE_CLASSES
+from gloader.types import EDGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -198,14 +199,47 @@ def _cause(batch: Delivered) -> str:
     """Return the likely cause of a batch's bad loss, with advice. For batches on the CPU. Pure."""
     typed = batch.typed
     for name, rows in typed.x.items():
-        if len(bad := (~rows.isfinite()).nonzero()):
-            row, column = bad[0].tolist()
-            node = typed.nodes[name][row]
-            return f"clean the features: column {column} of {name} {node} is {rows[row, column].item()}"
-    blocks = [block for hop in typed.blocks for block in hop.values()]
-    if not all(block.edge_x is None or block.edge_x.isfinite().all() for block in blocks):
-        return "clean the edge features: some are NaN or infinite"
+        if text := _bad_rows(rows, name, typed.nodes[name]):
+            return f"clean the features: {text}"
+    for hop in typed.blocks:
+        for relation, block in hop.items():
+            if block.edge_x is None:
+                continue
+            noun = "edge" if relation == EDGE else f"edge of {relation[1]}"
+            if text := _bad_rows(block.edge_x, noun, block.edge_ids):
+                return f"clean the edge features: {text}"
     return f"the features of the batch are finite, so {_DIVERGED_ADVICE}"
+
+
+_MOST_NAMED: Final = 5  # columns and rows that a message names
+
+
+def _bad_rows(rows: torch.Tensor, noun: str, ids: Any) -> str:
+    """Return a text on the NaN and infinite numbers in ``rows`` (m, F), or "" without any. Pure.
+
+    Parameters
+    ----------
+    rows : (m, F) features
+    noun : what a row belongs to, such as "node"
+    ids : (m,) id of each row
+    """
+    bad = (~rows.isfinite()).nonzero()
+    if not len(bad):
+        return ""
+    row, column = bad[0].tolist()
+    text = f"column {column} of {noun} {int(ids[row])} is {rows[row, column].item()}"
+    if len(bad) == 1:
+        return text
+    columns, places = bad[:, 1].unique().tolist(), bad[:, 0].unique().tolist()
+    return (
+        f"{text}; in the batch, {len(bad):,} numbers are NaN or infinite, in column{'s' * (len(columns) > 1)} "
+        f"{_some(columns)} of {noun} {_some([int(ids[place]) for place in places])}"
+    )
+
+
+def _some(numbers: Sequence[int]) -> str:
+    """Return the first few numbers as text."""
+    return ", ".join(map(str, numbers[:_MOST_NAMED])) + (", ..." if len(numbers) > _MOST_NAMED else "")
 
 
 def _num_rows(batch: Delivered) -> int:

@@ -8,7 +8,6 @@ Shapes: n nodes, k labels of each, C classes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 
 from gloader.core.order import DrawnSeeds, Draws
+from gloader.core.units import format_bytes
 from gloader.dataset.values import has_label
 from gloader.errors import BudgetError, ConfigError, ScoreError
 from gloader.loader import HeteroLoader, Loader
@@ -31,10 +31,11 @@ from gloader.training.dataset_checks import (
 from gloader.training.evaluate import predict_classes, predict_outputs, to_probabilities
 from gloader.training.model_spec import spec_of
 from gloader.training.objectives import NODE_CLASSES, BinaryClasses, LabelBits, NodeClasses, NodeValues
+from gloader.training.scores import METRICS
 from gloader.training.task import Evaluation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gloader")
 
 _SPLITS: Final[tuple[Split, ...]] = ("valid", "test")
+_SUMMARY_BYTES: Final = 10 * 2**20  # memory of `score_summary` besides scores, labels and a metric
 _LOGIT: Final = 0.0  # a logit above it predicts label 1
 _STEP_LABELS: Final = 1 << 20  # labels that are read at once, so that temporary arrays stay small
 
@@ -167,19 +169,22 @@ class NodeTask:
 
     def seeds(self, sampling: SamplingSettings) -> SeedPlan:
         """Return the training nodes."""
-        return plan_training_seeds(
-            self.dataset, sampling, are_named=self.spec.has_types, drawn=self.balanced
-        )
+        return plan_training_seeds(self.dataset, sampling, are_named=self.spec.has_types, drawn=self.balanced)
 
     def require_memory(self, model: Any, inference: HeteroInference) -> None:
         """Raise BudgetError if a split's outputs and labels do not fit, next to the inference or to the metric."""
         num_nodes = max(len(self.dataset.valid), len(self.dataset.test))
         held = self._held_bytes(num_nodes)
         _beside(inference, held).require_memory(model, num_outputs=num_nodes)
-        needed = held + self.measure.bytes_per_score * num_nodes
+        if not held:
+            return
+        # The inference has ended when the metric, or the summary of all metrics, is computed.
+        scratch = max(metric.bytes_per_score for metric in METRICS.values() if self.kind in metric.kinds)
+        needed = held + scratch * num_nodes + _SUMMARY_BYTES
         if needed > inference.memory_budget_bytes:
             raise BudgetError(
-                f"the scores and labels of {num_nodes:,} nodes, and their {self.metric}, take {needed:,} bytes of memory",
+                f"the scores and labels of {num_nodes:,} nodes, with a metric of them, take {format_bytes(needed)} of "
+                f"{format_bytes(inference.memory_budget_bytes)} for an evaluation",
                 short_bytes=needed - inference.memory_budget_bytes,
             )
 
@@ -190,6 +195,7 @@ class NodeTask:
         nodes, labels = self._known(split)
         if not len(nodes):
             return Evaluation(score=None)
+        outputs: NDArray[Any]
         if self.kind == "classes":
             outputs = predict_classes(model, inference, nodes, on_progress)
         else:
@@ -197,7 +203,7 @@ class NodeTask:
             outputs = predict_outputs(model, left, nodes, on_progress).reshape(labels.shape)
         return Evaluation(
             score=self._measured(outputs, labels).value,
-            # summary=lambda: self._summary(outputs, labels),
+            summary=lambda: self._summary(outputs, labels),
         )
 
     def _known(self, split: Split) -> tuple[IdArray, NDArray[Any]]:

@@ -143,7 +143,9 @@ def predictions(
     """
     kind = kind_of_checkpoint(checkpoint)
     if probabilities and kind == "values":
-        raise ConfigError("the checkpoint predicts values, which have no probabilities; leave probabilities=True out")
+        raise ConfigError(
+            "the checkpoint predicts values, which have no probabilities; leave probabilities=True out"
+        )
     table = dataset.labelled
     with open_model(
         dataset,

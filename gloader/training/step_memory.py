@@ -25,9 +25,9 @@ from gloader.pipeline.open.first_batches import first_seeds, probe_in_passes
 from gloader.pipeline.open.load_plan import sampler_for
 from gloader.pipeline.send import to_device_block
 from gloader.training.model_spec import LinkSpec
+from gloader.training.objectives import NODE_CLASSES
 from gloader.training.process import private_randomness
 from gloader.training.replica import logits_and_loss
-from gloader.training.objectives import NODE_CLASSES
 from gloader.types import BatchId, HeteroReadyBatch, LinkBatch
 
 if TYPE_CHECKING:

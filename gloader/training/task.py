@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
-from gloader.loader import HeteroLoader, LinkLoader, Loader
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
 
     from gloader.config import LoaderSettings, SamplingSettings
     from gloader.dataset import Dataset
+    from gloader.loader import HeteroLoader, LinkLoader, Loader
     from gloader.pipeline.open.device_rows import DryRun
     from gloader.pipeline.seeds import SeedPlan
     from gloader.training.inference.layerwise_inference import HeteroInference

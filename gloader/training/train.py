@@ -132,7 +132,9 @@ def fit(
     task = task_of(settings, dataset)
     task.warn()
     if loader_factory is not None and settings.optim.balance != "none":
-        raise ConfigError("a loader_factory opens loaders without the draws of --balance classes; leave one of them out")
+        raise ConfigError(
+            "a loader_factory opens loaders without the draws of --balance classes; leave one of them out"
+        )
     # The ranks compare their settings before any file is written. Ranks with different settings would make different
     # collective calls and wait for each other for ever.
     _agree_on(group, recorded, files)

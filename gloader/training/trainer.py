@@ -237,11 +237,11 @@ class Trainer:
             self._device, objective=self._task.objective, saved=self._progress.partial_of(self._group)
         )
         reported = time.perf_counter()
-        for batch in self._loader:
-            index = batch.id.index
+        for given in self._loader:
+            index = given.id.index
             is_last = index + 1 == len(self._loader)
             self._peak.require_below()  # frees memory, or raises an error, if the planned bytes are exceeded
-            batch, rows = self._task.drawn(batch, self._loader)
+            batch, rows = self._task.drawn(given, self._loader)
             outputs, loss = self._step.take(batch, is_last=is_last, rows=rows)
             metrics.add(batch, outputs, loss)
             now = time.perf_counter()

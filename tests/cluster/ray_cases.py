@@ -120,7 +120,7 @@ def test_a_run_on_two_nodes_has_the_losses_of_torchrun(
     folder = Path(result.checkpoint.path)
     assert folder.parent == tmp_path / "two"
     assert sorted(path.name for path in folder.iterdir()) == [
-        "checkpoint.pt", "config.yaml", "metrics.jsonl", "result.json",
+        "checkpoint.pt", "config.yaml", "metrics.jsonl", "result.json", "scores.json",
     ]  # fmt: skip
     assert _learned(_epochs(folder)) == _learned(undisturbed)
     written = json.loads((folder / "result.json").read_text())

@@ -136,7 +136,7 @@ class BlockLoader(LoaderView[Any]):
     Raises
     ------
     ConfigError
-        This DGL cannot use the loader's device. Other causes are those of `to_loader`.
+        This DGL cannot use the loader's device, or seeds may repeat in a batch. Other causes are those of `to_loader`.
     """
 
     def __init__(
@@ -150,6 +150,13 @@ class BlockLoader(LoaderView[Any]):
     ) -> None:
         require_device(settings.get("device", "cpu"))
         native = to_loader(loader, settings)
+        if native.may_repeat:
+            if isinstance(loader, Dataset):
+                native.close()
+            raise ConfigError(
+                "seeds may repeat, and DGL's blocks have each output node once; gloader.adapters.pyg.NodeLoader has a "
+                "row for each draw"
+            )
         labelled = native.dataset.labelled.name
         super().__init__(
             native,

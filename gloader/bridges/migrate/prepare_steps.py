@@ -30,12 +30,13 @@ OGB_CLASSES: Final = frozenset(
 )
 """OGB's loaders for single graphs, by their dotted names."""
 OGB_UNFIT: Final = {
-    "ogbn-proteins": "has 112 labels per node and no node features",
+    "ogbn-proteins": "has 112 labels per node and features of edges only; `gloader prepare ogb:ogbn-proteins FOLDER` "
+    "makes node features of them, so change the lines on labels and features by hand",
     "ogbl-biokg": "is a knowledge graph of 51 relations, and its split depends on the relation",
     "ogbl-vessel": "has features and edges in another layout than OGB's other data sets",
     "ogbl-wikikg2": "is a knowledge graph, whose 535 relations are numbers next to its edges",
 }
-"""Why `gloader prepare ogb:NAME` refuses a data set: the rest of a sentence after the name."""
+"""Why the lines about a data set stay as they are: the rest of a sentence after the name."""
 OGB_TYPED: Final = {"ogbn-mag": "paper"}
 """Data sets with several node types, and the type that has labels."""
 EDGE_SPLIT: Final = "--edge-split 80/10/10"

@@ -67,7 +67,8 @@ class HeteroGraphData:
     """A typed dataset's counts, labels and masks, with the names of ``torch_geometric.data.HeteroData``.
 
     ``data["paper"]`` is a `NodeData`, ``data["author", "writes", "paper"]`` an `EdgeData`. The object has only
-    attributes that fit in memory: from the first access on, ``y`` takes 8 bytes per labelled node, and a mask one byte.
+    attributes that fit in memory: from the first access on, ``y`` takes 8 bytes per node of the labelled type, or 4 per
+    value of its labels, and a mask one byte.
     Features and edges are absent: only batches have them.
 
     Raises
@@ -194,7 +195,7 @@ class NodeData(_Part):
 
     @cached_property
     def y(self) -> torch.Tensor:
-        """(N,) int64 class of each node, -1 for unlabelled nodes. Only the labelled type has classes."""
+        """The labelled type's labels: (N,) int64 classes, -1 where unknown, or (N, k) float32 values, NaN there."""
         return torch.tensor(self._labelled("labels"))
 
     @cached_property

@@ -22,10 +22,12 @@ from gloader.samplers import CscGraph, HeteroGraph, make_hetero_sampler
 from gloader.types import NODE, BatchId
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gloader.cache import OnlineName
     from gloader.core.fanouts import FanoutsLike
     from gloader.samplers import RelationwiseSampler, Topology
-    from gloader.types import FeatureSource, IdArray
+    from gloader.types import FeatureSource
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch_geometric warns about torch's own deprecations at import
@@ -53,7 +55,8 @@ class RowStore(FeatureStore):
     ----------
     features : one row per node, such as ``dataset.open_features()``; the caller closes it. A graph with several types
         has a mapping over the types with features
-    labels : (N,) int64; a graph with several types has a mapping over the types with labels
+    labels : (N,) int64 classes, or (N, k) float32 values; a graph with several types has a mapping over the types
+        with labels
     cache : bytes of host memory for each source's rows ("2GB" or a number)
     policy : "sieve", "s3fifo", "lru", "clock" or "fifo"
 
@@ -68,7 +71,7 @@ class RowStore(FeatureStore):
     def __init__(
         self,
         features: FeatureSource | Mapping[str, FeatureSource],
-        labels: IdArray | Mapping[str, IdArray],
+        labels: NDArray[Any] | Mapping[str, NDArray[Any]],
         *,
         cache: str | int = 0,
         policy: OnlineName = "sieve",
@@ -76,7 +79,7 @@ class RowStore(FeatureStore):
         super().__init__()
         sources, classes = _by_type(features, labels)
         for name, found in classes.items():
-            if name in sources and found.shape != (sources[name].num_rows,):
+            if name in sources and found.shape[:1] != (sources[name].num_rows,):
                 where = "" if name is None else f"{name}: "
                 raise ShapeError(
                     f"{where}labels have shape {found.shape} for {sources[name].num_rows} feature rows; one per row is "
@@ -187,8 +190,8 @@ class TopologyStore(GraphStore):
 
 
 def _by_type(
-    features: FeatureSource | Mapping[str, FeatureSource], labels: IdArray | Mapping[str, IdArray]
-) -> tuple[Mapping[Any, FeatureSource], Mapping[Any, IdArray]]:
+    features: FeatureSource | Mapping[str, FeatureSource], labels: NDArray[Any] | Mapping[str, NDArray[Any]]
+) -> tuple[Mapping[Any, FeatureSource], Mapping[Any, NDArray[Any]]]:
     """Return features and labels by type; a one-type graph's key is None, as in PyG."""
     if isinstance(features, Mapping) and isinstance(labels, Mapping):
         return features, labels

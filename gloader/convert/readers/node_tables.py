@@ -8,7 +8,7 @@ for the receipt: the record of the data that a conversion found and used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from gloader.convert.readers.column_names import (
     named_column,
     plain,
 )
+from gloader.convert.readers.label_values import to_values
 from gloader.convert.readers.table_streams import column_text, is_feature, is_number, table_features
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ShapeError, SourceError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.convert.options import LabelsAs
     from gloader.convert.readers.table_streams import ColumnNotes, NumberTable
     from gloader.convert.source import FeatureStream
     from gloader.types import IdArray
@@ -39,6 +41,7 @@ _CHECK_BYTES = 24
 # Minimum number of rows for the check `_refuse_counting`, which finds a column with 0, 1, ... In fewer rows, a feature
 # may have these values by chance.
 _MIN_COUNTED = 3
+_ROWS_READ: Final = 1 << 12  # rows of several labels that are read together
 
 
 def node_features(
@@ -80,7 +83,7 @@ def node_features(
     column = id_column(table)
     candidates = [name for name in table.names if name != column and name not in table.index]
     # Without ``has_labels``, only columns named "label" or "labels" are left out of the features.
-    label = _label_column(table) if has_labels else None
+    label = label_columns(table)[0] if has_labels else None
     columns = [
         name
         for name in candidates
@@ -112,22 +115,31 @@ def node_features(
 
 
 def node_labels(
-    table: NumberTable, *, num_nodes: int, budget_bytes: int, notes: ColumnNotes
+    table: NumberTable,
+    *,
+    num_nodes: int,
+    budget_bytes: int,
+    notes: ColumnNotes,
+    labels_as: LabelsAs | None = None,
 ) -> NDArray[np.generic]:
-    """Return a node table's labels (N,) as float64, not yet checked, from its label column.
+    """Return a node table's labels as float64, not yet checked: (N,), or (N, k) of several columns.
 
-    This is the only column of numbers, or the one with a name such as "label". A table with ids may lack some nodes.
+    The label column is the only column of numbers, or the one with a name such as "label". If several columns of
+    numbers are left, the user may ask for values: all of them are labels then. A table with ids may lack some nodes.
     Their labels are NaN.
 
     Parameters
     ----------
     table : the table, with a row per node
     num_nodes : N
-    budget_bytes : memory for ids
+    budget_bytes : memory for ids, and for several columns of labels
     notes : receives the receipt's lines on columns
+    labels_as : the user's choice of classes or values
 
     Raises
     ------
+    BudgetError
+        Several columns of labels take more than ``budget_bytes``.
     SourceError
         No column has labels, or the ids are not 0..N-1, each once.
     ShapeError
@@ -136,10 +148,17 @@ def node_labels(
     path = table.path
     if not table.names:
         raise SourceError(f"{path} is empty; labels are a table with a row per node")
-    column, label = id_column(table), _label_column(table)
+    column, labels = id_column(table), label_columns(table, labels_as)
     if table.num_rows is not None and table.num_rows > num_nodes:
         raise ShapeError(f"{path} has {table.num_rows} rows for {num_nodes} nodes; labels are one for each")
-    values = np.concatenate([np.empty(0), *_column(table, label, num_nodes)])
+    # Each column is in memory as read, as a part of the whole, and perhaps in another order.
+    if len(labels) > 1 and (needed := 3 * 8 * len(labels) * num_nodes) > budget_bytes:
+        raise BudgetError(
+            f"{path}: {len(labels)} labels of {num_nodes:,} nodes take {format_bytes(needed)}; the memory budget is "
+            f"{format_bytes(budget_bytes)}. Raise --memory-budget"
+        )
+    columns = [np.concatenate([np.empty(0), *_column(table, label, num_nodes)]) for label in labels]
+    values = columns[0] if len(columns) == 1 else np.column_stack(columns)
     if not len(values):
         raise SourceError(f"{path} has names and no rows; labels are a table with a row per node")
     if len(values) == num_nodes + 1 and table.counts_columns:
@@ -161,34 +180,86 @@ def node_labels(
         "in the order of the rows" if column is None and ids is None else f"joined by {column or 'the index'}"
     )
     left = "" if len(values) == num_nodes else f", {num_nodes - len(values):,} nodes are not in it"
-    notes.add(f"labels: {column_text(table, label)} of {path.name}, {joined}{left}", table, [label, column])
+    texts = _first_texts([column_text(table, label) for label in labels])
+    notes.add(f"labels: {texts} of {path.name}, {joined}{left}", table, [*labels, column])
     if ids is None and not left:
         return values
     ids = np.arange(len(values)) if ids is None else ids
-    placed = np.full(num_nodes, np.nan)  # the labels in node order
+    placed = np.full((num_nodes, *values.shape[1:]), np.nan)  # the labels in node order
     placed[ids] = values
     return placed
 
 
-def _label_column(table: NumberTable) -> str:
-    """Return the only number column, or the column with a label name. Raises SourceError if there is none."""
+def table_labels(
+    table: NumberTable, *, num_nodes: int, budget_bytes: int, columns: tuple[str, ...] | None = None
+) -> NDArray[np.float32]:
+    """Return label columns of a table as float32 (N, k), NaN where unknown. Row i belongs to node i.
+
+    Parameters
+    ----------
+    table : the table, with a row per node
+    num_nodes : N
+    budget_bytes : memory for the labels
+    columns : names of the k columns; None means all
+
+    Raises
+    ------
+    BudgetError
+        The labels take more than ``budget_bytes``. Nothing was read.
+    ShapeError
+        The table has more or fewer than N rows.
+    SourceError
+        The file is malformed, a label is infinite, or float32 would round a whole number.
+    """
+    stream = table_features(table, num_nodes, columns)
+    if (needed := 4 * num_nodes * stream.dim) > budget_bytes:
+        raise BudgetError(
+            f"{table.path}: {stream.dim} labels of {num_nodes:,} nodes take {format_bytes(needed)}; the memory budget "
+            f"is {format_bytes(budget_bytes)}. Raise --memory-budget"
+        )
+    labels, count = np.empty((num_nodes, stream.dim), np.float32), 0
+    for rows in stream.chunks(_ROWS_READ):
+        if count + len(rows) > num_nodes:
+            raise ShapeError(f"{table.path} has more than {num_nodes} rows; labels are one row per node")
+        labels[count : count + len(rows)] = rows
+        count += len(rows)
+    if count < num_nodes:
+        raise ShapeError(f"{table.path} has {count} rows for {num_nodes} nodes; labels are one row per node")
+    return to_values(labels, where=str(table.path), allows_any=True)
+
+
+def label_columns(table: NumberTable, labels_as: LabelsAs | None = None) -> list[str]:
+    """Return the columns of a node table's labels, one or several; see `node_labels`.
+
+    Raises
+    ------
+    SourceError
+        No column has labels, or several may have them and ``labels_as`` is not "values".
+    """
     column = id_column(table)
     candidates = [name for name in table.names if name != column and name not in table.index]
     numbers = [name for name in candidates if is_number(table, name)]
     what = f"the labels of {table.path}"
     label = numbers[0] if len(numbers) == 1 else named_column(numbers, LABEL_NAMES, what=what)
     if label is not None:
-        return label
+        return [label]
+    if numbers and labels_as == "values":
+        return numbers
     texts = [name for name in candidates if name not in numbers]
     if (text := named_column(texts, LABEL_NAMES, what=what)) is not None:
         raise SourceError(
             f"{table.path}: column {text!r} holds {table.kind(text)}s; classes are whole numbers from 0, and -1 where "
             "unknown: write pandas.factorize(labels)[0] in its place"
         )
+    several = (
+        '; for several labels per node give --labels-as values, in Python labels_as="values"'
+        if numbers
+        else ""
+    )
     problem = "no column of numbers" if not numbers else f"{len(numbers)} columns that may be labels"
     raise SourceError(
         f"{table.path} has {problem}: {described(table, table.names)}; labels are one column, a row per node: name it "
-        "label"
+        f"label{several}"
     )
 
 

@@ -256,6 +256,14 @@ def is_matrix(path: Path) -> bool:
     return any(plain_suffix(part) == MATRIX_SUFFIX for part in part_files(path))
 
 
+def is_text_table(table: NumberTable) -> bool:
+    """True for a table in text files, which have no types. Pure."""
+    from gloader.convert.readers.csv_table import CsvTable  # imported late: pyarrow takes 30 MB
+
+    parts = table.parts if isinstance(table, PartedTable) else (table,)
+    return all(isinstance(part, CsvTable) for part in parts)
+
+
 def open_table(path: Path) -> NumberTable:
     """Open the CSV, Parquet or Arrow file at ``path``, or the part files in a folder or of a pattern.
 

@@ -7,13 +7,14 @@ printed summary.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from gloader.convert.readers.column_names import listed
 from gloader.convert.readers.edge_columns import file_column, timed_edges
 from gloader.convert.readers.file_streams import pair_file_edges
 from gloader.convert.readers.npy_file import NpyFile
-from gloader.convert.readers.open_table import is_table, open_table
+from gloader.convert.readers.open_table import is_table, is_text_table, open_table
 from gloader.convert.readers.table_streams import NUMBER_KINDS, TableEdges
 from gloader.convert.sources.edge_list import edge_table_columns, open_edge_features
 from gloader.core.malformed import shown
@@ -124,14 +125,12 @@ def refuse_keys(edges: TableEdges, where: str, *, types: tuple[str, str] | None 
     types : the node types of the ends in a ``graph.yaml``, or None for ``edges:FILE``
     """
     table = edges.table
-    column = next(
-        (name for name in (edges.src, edges.dst) if name in table.names and _is_text(table, name)), None
-    )
-    if column is None:
+    for column in (edges.src, edges.dst):
+        first = _first_text(table, column) if column in table.names else None
+        if first is not None:
+            break
+    else:
         return
-    first = next(
-        (batch.column(0)[0].as_py() for batch in table.read_arrow([column], error=SourceError)), None
-    )
     source, destination = types or ("node", "node")
     nodes = ", ".join(
         f"{name}: {{file: NODES.csv, key: COLUMN, columns: [COLUMN, ...], labels: COLUMN}}"
@@ -150,6 +149,15 @@ def refuse_keys(edges: TableEdges, where: str, *, types: tuple[str, str] | None 
     )
 
 
-def _is_text(table: NumberTable, column: str) -> bool:
-    """True for a column of texts that are no numbers."""
-    return table.kind(column) not in NUMBER_KINDS and is_text(table.arrow_type(column))
+# Texts in a text file that may be numbers in another form, such as '0' in marks, or 0x1f. The reader judges them.
+_NUMBER_LIKE = re.compile(r"[^A-Za-z]*|0[xX][0-9A-Fa-f]+")
+
+
+def _first_text(table: NumberTable, column: str) -> str | None:
+    """Return the first value of a column of texts, or None if the column may hold numbers."""
+    if table.kind(column) in NUMBER_KINDS or not is_text(table.arrow_type(column)):
+        return None
+    for batch in table.read_arrow([column], error=SourceError):
+        first = str(batch.column(0)[0].as_py())
+        return None if is_text_table(table) and _NUMBER_LIKE.fullmatch(first) else first
+    return None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gloader.convert.node_order import JOINED_NODE_BYTES
 from gloader.convert.options import NONE
 from gloader.convert.readers.node_arrays import read_labels, read_split, to_labels
-from gloader.convert.readers.node_tables import node_features, node_labels
+from gloader.convert.readers.node_tables import label_columns, node_features, node_labels
 from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.readers.open_table import is_matrix, is_table, open_table, unknown_format
 from gloader.convert.readers.table_streams import ColumnNotes, TableEdges, column_text, table_features
@@ -110,6 +110,15 @@ def read_label_file(
         raise SourceError(f"{path} is a sparse matrix of Matrix Market; save the labels as a .npy array (N,)")
     values = node_labels(open_table(path), num_nodes=num_nodes, budget_bytes=budget_bytes, notes=notes)
     return to_labels(values, where=str(path), labels_as=labels_as)
+
+
+def label_names(path: Path | None, labels: NDArray[Any]) -> tuple[str, ...]:
+    """Return the names of the columns of ``labels`` (N, k) in a label file; empty for classes, arrays and None."""
+    if path is None or labels.ndim == 1 or not is_table(path):
+        return ()
+    table = open_table(path)
+    # A table without a header has numbers as names, which say nothing about labels.
+    return tuple(label_columns(table, "values")) if table.has_names else ()
 
 
 def read_split_files(path: Path, *, num_nodes: int, budget_bytes: int) -> Splits:

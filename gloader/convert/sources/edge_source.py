@@ -23,6 +23,7 @@ from gloader.convert.sources.edge_files import refuse_keys
 from gloader.convert.sources.edge_list import (
     edge_table_columns,
     held_bytes,
+    label_names,
     open_node_features,
     read_label_file,
     read_split_files,
@@ -123,6 +124,7 @@ def open_edges(argument: str, options: SourceOptions) -> Source | KeyedGraph:
         features=features,
         row_ids=row_ids,
         labels=labels,
+        label_names=label_names(options.labels, labels),
         splits=splits,
         edge_features=edge_features,
         edge_file=path,

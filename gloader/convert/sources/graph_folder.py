@@ -18,6 +18,7 @@ from gloader.convert.sources.edge_files import open_edge_files
 from gloader.convert.sources.edge_list import (
     count_labels,
     held_bytes,
+    label_names,
     open_node_features,
     read_label_file,
     read_split_files,
@@ -109,6 +110,7 @@ def open_tables(argument: str, options: SourceOptions) -> GraphSource | KeyedGra
         labelled=labelled,
         num_classes=graph.nodes[labelled].num_classes or count_classes(labels),
         labels=labels,
+        label_names=label_names(graph.nodes[labelled].labels, labels),
         splits=_splits(graph, labelled, labels, options),
         # Memory for the row offsets and ids of all files (`held_bytes`), and for reading the largest file
         # (`reading_bytes`), because only one file at a time is read.

@@ -17,7 +17,7 @@ from gloader.convert.keyed_graph import KeyedGraph, KeyedNodes, KeyedRelation, L
 from gloader.convert.keys.values import key_kind
 from gloader.convert.readers.column_names import listed
 from gloader.convert.readers.node_tables import id_column
-from gloader.convert.readers.open_table import PartedTable, is_matrix, is_table, open_table
+from gloader.convert.readers.open_table import is_matrix, is_table, is_text_table, open_table
 from gloader.convert.readers.table_streams import ColumnNotes
 from gloader.convert.source import only_labelled
 from gloader.convert.sources.edge_files import open_edge_files, open_edge_table
@@ -293,16 +293,8 @@ def _kinds(
         try:
             kinds[name] = key_kind(
                 [(place, table.arrow_type(column)) for place, table, column in found],
-                text_places={place for place, table, _ in found if _is_text_file(table)},
+                text_places={place for place, table, _ in found if is_text_table(table)},
             )
         except SourceError as error:
             raise SourceError(f"{graph.path}: keys of {name!r}: {error}") from error
     return kinds
-
-
-def _is_text_file(table: NumberTable) -> bool:
-    """True for a table in text files, which have no types."""
-    from gloader.convert.readers.csv_table import CsvTable  # imported late: pyarrow takes 30 MB
-
-    parts = table.parts if isinstance(table, PartedTable) else (table,)
-    return all(isinstance(part, CsvTable) for part in parts)

@@ -15,12 +15,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gloader.convert.options import USUAL_NAMES
 from gloader.convert.readers.csv_table import read_column
+from gloader.convert.readers.edge_means import mean_edge_rows, mean_row_bytes
 from gloader.convert.readers.file_streams import npy_features, pair_file_edges
 from gloader.convert.readers.node_arrays import count_classes, require_node_memory, to_labels
+from gloader.convert.readers.node_tables import table_labels
 from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.readers.table_streams import TableEdges, table_features
-from gloader.convert.source import Source
+from gloader.convert.source import Source, doubled_edges
 from gloader.convert.sources.ogb_links import LINK_SETS, UNFIT_LINKS, OgbLinkInfo, open_ogb_links
 from gloader.convert.sources.ogb_text import (
     RELATION_FILE,
@@ -33,9 +36,11 @@ from gloader.convert.sources.ogb_text import (
     read_splits,
 )
 from gloader.core.malformed import MALFORMED
+from gloader.dataset.values import label_kind_of
 from gloader.errors import ShapeError, SourceError
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from gloader.convert.options import SourceOptions
@@ -52,6 +57,8 @@ class OgbInfo:
     num_classes: int | None  # None means that the classes in the labels are counted
     add_inverse_edge: bool  # True if OGB's loader adds a reverse to each edge
     split: str | None  # the folder below ``split/`` with the split's files; None means the only folder
+    num_tasks: int = 1  # labels per node; more than one are columns of 0 and 1
+    has_node_features: bool = True  # False: a node's features are the mean features of its in-edges
 
 
 # The rows of the data sets for node classification that *fit*, which means that they can be converted.
@@ -60,10 +67,9 @@ _KNOWN = {
     "ogbn-products": OgbInfo(num_classes=47, add_inverse_edge=True, split="sales_ranking"),
     "ogbn-papers100M": OgbInfo(num_classes=172, add_inverse_edge=False, split="time"),
     "ogbn-mag": OgbInfo(num_classes=349, add_inverse_edge=False, split="time"),
-}
-# The reason why a data set does not fit. The text continues a sentence that begins with the name.
-_UNFIT = {
-    "ogbn-proteins": "has 112 labels per node and no node features",
+    "ogbn-proteins": OgbInfo(
+        num_classes=None, add_inverse_edge=True, split="species", num_tasks=112, has_node_features=False
+    ),
 }
 
 
@@ -81,8 +87,6 @@ def open_ogb(argument: str, options: SourceOptions) -> AnySource:
         The data set is missing and cannot be downloaded. The message explains the installation by hand.
     """
     name, _, directory = argument.partition("@")
-    if name in _UNFIT:
-        raise SourceError(f"ogb:{name} {_UNFIT[name]}; only data sets of one label per node fit")
     if name in UNFIT_LINKS:
         raise SourceError(
             f"ogb:{name} {UNFIT_LINKS[name]}; of OGB's link data sets {', '.join(LINK_SETS)} fit"
@@ -114,7 +118,11 @@ def open_ogb(argument: str, options: SourceOptions) -> AnySource:
     )
     num_nodes = layout.num_nodes()
     require_node_memory(num_nodes, options.budget_bytes, str(folder / "raw"))
-    labels = to_labels(layout.labels(num_nodes), where=str(folder / "raw"))
+    labels = (
+        to_labels(layout.labels(num_nodes), where=str(folder / "raw"), labels_as="classes")
+        if info.num_tasks == 1
+        else layout.label_columns(num_nodes, info.num_tasks, options.budget_bytes)
+    )
     files = OgbEdgeFiles(folder=folder / "raw", names=options.edge_names)
     edge_features = files.features(layout.num_edges(), add_inverse=info.add_inverse_edge)
     edges = files.timed(layout.edges(), add_inverse=info.add_inverse_edge)
@@ -124,18 +132,58 @@ def open_ogb(argument: str, options: SourceOptions) -> AnySource:
         there=files.there(),
         where=str(folder / "raw"),
     )
+    notes: tuple[str, ...] = ()
+    features, resident = None if info.has_node_features else _means(layout, info), 0
+    if features is not None:
+        notes = (
+            f"features: means of the {features.dim} edge features over a node's in-edges, as OGB's baselines",
+        )
+        resident = mean_row_bytes(num_nodes, features.dim)
     return Source(
         name=name,
         origin=f"ogb:{argument}",
         num_nodes=num_nodes,
         num_classes=count_classes(labels) if info.num_classes is None else info.num_classes,
         edges=edges,
-        features=layout.features(),
+        features=layout.features() if features is None else features,
+        resident_bytes=resident,
+        column_notes=notes,
+        unused=() if info.has_node_features else _unused(folder / "raw"),
         labels=labels,
         splits=read_splits(folder / "split", info.split, num_nodes=labels.shape[0]),
         edge_features=edge_features,
         edge_file=layout.edge_file,
     )
+
+
+def _means(layout: _CsvLayout | _BinaryLayout, info: OgbInfo) -> FeatureStream:
+    """Return node features that are means of edge features. Raises SourceError without edge features."""
+    raw = layout.folder / "raw"
+    rows = OgbEdgeFiles(folder=raw, names=USUAL_NAMES).features(
+        layout.num_edges(), add_inverse=info.add_inverse_edge
+    )
+    if rows is None:
+        raise SourceError(
+            f"{raw} has neither node-feat.csv.gz nor edge-feat.csv.gz, whose means over in-edges could be node "
+            "features; unpack OGB's archive anew"
+        )
+    edges = layout.edges()
+    return mean_edge_rows(
+        doubled_edges(edges) if info.add_inverse_edge else edges,
+        rows,
+        num_nodes=layout.num_nodes(),
+        where=str(layout.edge_file),
+    )
+
+
+def _unused(raw: Path) -> tuple[str, ...]:
+    """Return the files about nodes that the dataset will not have, such as ``node_species (N,)``.
+
+    In ogbn-proteins, the species of test nodes occur nowhere else, so a network cannot learn their features. OGB
+    removed the species from the node features for this reason.
+    """
+    files = (path.name.removesuffix(".csv.gz") for path in sorted(raw.glob("node_*.csv.gz")))
+    return tuple(f"{name} (N,)" for name in files)
 
 
 def source_paths(argument: str, options: SourceOptions) -> list[Path]:
@@ -219,6 +267,28 @@ class _CsvLayout:
         """Return the labels (N,). Raises ShapeError for more than ``num_nodes``."""
         return read_column(self._raw("node-label.csv.gz"), max_rows=num_nodes)
 
+    def label_columns(self, num_nodes: int, num_tasks: int, budget_bytes: int) -> NDArray[np.float32]:
+        """Return labels of 0 and 1, (N, k) with k ``num_tasks``.
+
+        Raises
+        ------
+        SourceError, ShapeError
+            The file is missing or malformed, or has another number of columns or rows.
+        BudgetError
+            The labels take more than ``budget_bytes``.
+        """
+        table = raw_table(self._raw("node-label.csv.gz"))
+        if len(table.names) != num_tasks:
+            raise ShapeError(
+                f"{table.path} has {len(table.names)} columns; it must have {num_tasks}, one per label"
+            )
+        labels = table_labels(table, num_nodes=num_nodes, budget_bytes=budget_bytes)
+        if label_kind_of(labels) != "multilabel":
+            raise SourceError(
+                f"{table.path} has labels other than 0, 1 and nan; OGB's labels of several tasks are these"
+            )
+        return labels
+
     def _raw(self, name: str) -> Path:
         return self.folder / "raw" / name
 
@@ -257,6 +327,14 @@ class _BinaryLayout:
         if file.size > num_nodes:
             raise ShapeError(f"{file.where} has shape {file.shape}; labels must be ({num_nodes},)")
         return file.read()
+
+    def label_columns(self, num_nodes: int, num_tasks: int, budget_bytes: int) -> NDArray[np.float32]:
+        """Raise SourceError: OGB has no such data set in this layout."""
+        del num_nodes, budget_bytes
+        raise SourceError(
+            f"{self.folder} has {num_tasks} labels per node in binary files; only OGB's text layout of such data sets "
+            "fits"
+        )
 
     def _member(self, name: str) -> NpyFile:
         """Return an array of the archive. Raises SourceError if it is missing."""
@@ -304,6 +382,11 @@ def _read_info(name: str, folder: Path) -> OgbInfo:
             )
     except (OSError, *MALFORMED) as error:
         raise SourceError(f"{path} is no description of an OGB data set: {error!r}") from error
+    num_tasks = int(meta.get("num tasks", 1))
     return OgbInfo(
-        num_classes=classes, add_inverse_edge=str(meta.get("add_inverse_edge")) == "True", split=split
+        num_classes=classes if num_tasks == 1 else None,
+        add_inverse_edge=str(meta.get("add_inverse_edge")) == "True",
+        split=split,
+        num_tasks=num_tasks,
+        has_node_features=str(meta.get("has_node_attr", "True")) == "True",
     )

@@ -197,6 +197,7 @@ def open_ogb_hetero(
     labels = to_labels(
         read_column(layout.label_file(labelled), max_rows=counts[labelled]),
         where=str(layout.label_file(labelled)),
+        labels_as="classes",
     )
     relations = tuple(layout.edges(relation, edge_names) for relation in layout.relations())
     edge_names.require(

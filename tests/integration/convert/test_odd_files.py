@@ -325,7 +325,7 @@ def test_labels_that_may_be_of_other_nodes_are_refused(content, said):
 @pytest.mark.parametrize(
     ("array", "said"),
     [
-        (np.eye(2)[np.arange(N) % 2][None], "labels must be (N,), one class or value per node, or (N, k)"),
+        (np.eye(2)[np.arange(N) % 2][:, None], "labels must be (N,), one class or value per node, or (N, k)"),
         (np.array(["a"] * N), "np.unique(labels"),
     ],
 )

@@ -119,6 +119,56 @@ def test_two_ranks_train_over_several_types_as_one_does(
     assert longer["test_acc"] == whole["test_acc"]
 
 
+@pytest.fixture(scope="module")
+def of_kind(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A random graph of 200 nodes: rare labels 1, labels of which half are unknown, and the same in several types."""
+    random = np.random.default_rng(3)
+    rare = (random.random(200) < 0.15).astype(np.int64)
+    bits = (random.random((200, 4)) < 0.5).astype(np.float32)
+    bits[:, 1:][random.random((200, 3)) < 0.6] = np.nan
+    splits = {"train": np.arange(100), "valid": np.arange(100, 150), "test": np.arange(150, 200)}
+    edges = random.integers(0, 200, (2, 1000))
+    features = random.normal(size=(200, 6)).astype(np.float32)
+    root = tmp_path_factory.mktemp("kinds")
+    for name, labels in {"rare": rare, "bits": bits}.items():
+        Dataset.from_numpy(root / name, edge_index=edges, features=features, labels=labels, **splits)
+    Dataset.from_numpy_hetero(
+        root / "typed bits",
+        num_nodes={"paper": 200, "author": 200},
+        features={"paper": features},
+        edges={("author", "writes", "paper"): edges, ("paper", "by", "author"): edges[::-1].copy()},
+        labels={"paper": bits},
+        **splits,
+    )
+    return {name: root / name for name in ("rare", "bits", "typed bits")}
+
+
+@pytest.mark.parametrize("sharing", ["shared", "private"])
+@pytest.mark.parametrize(
+    ("labels", "settings"),
+    [
+        ("bits", {}),
+        ("typed bits", {"model": {"name": "rgcn"}}),
+        ("rare", {"task": "binary", "optim": {"class_weights": "balanced"}}),
+        ("rare", {"task": "binary", "optim": {"balance": "classes"}}),
+    ],
+)
+def test_two_ranks_learn_the_labels_that_one_does_with_twice_the_batch(
+    run: Run, of_kind: dict[str, Path], sharing: str, labels: str, settings: dict[str, Any]
+) -> None:
+    """With unknown labels, as many on one rank as on none of the other; weights; and draws that repeat nodes."""
+    path = of_kind[labels]
+    whole = train(str(path), loader={"batch_size": 32}, **settings)
+    first, second = _results(run("train", dataset=str(path), sharing=sharing, **settings))
+    assert first["losses"] == pytest.approx(whole["losses"], rel=1e-4)
+    assert np.allclose(first["accuracies"], whole["accuracies"], atol=1e-3)
+    assert first["test_acc"] == pytest.approx(whole["test_acc"], abs=1e-3)
+    assert first["seeds"] == whole["seeds"] if labels != "rare" else True
+    for found in (first, second):
+        found["summary"].pop("rank_peak_rss_bytes")
+    assert second == first
+
+
 def test_two_ranks_step_over_several_types_as_one_does(run: Run, dataset: Path, tmp_path: Path) -> None:
     """Batches with few edges: relations and types that a rank's batch lacks, and learned rows that both have or one."""
     (whole,) = typed_steps(rank=0, world=1, dataset=str(dataset), folder=tmp_path)
@@ -206,7 +256,7 @@ def test_a_run_that_lost_a_rank_is_resumed_as_if_it_had_not(
     for name in ("losses", "accuracies", "test_acc"):
         assert again[name] == whole[name]
     left = sorted(path.name for path in (tmp_path / "cut").iterdir())
-    assert left == ["checkpoint-00003-0000000", "config.yaml", "metrics.jsonl", "result.json"]
+    assert left == ["checkpoint-00003-0000000", "config.yaml", "metrics.jsonl", "result.json", "scores.json"]
 
 
 def test_two_ranks_go_on_where_one_stopped_and_the_other_way_round(

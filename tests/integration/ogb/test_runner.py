@@ -116,6 +116,21 @@ def test_official_evaluators_score():
     truth, predicted = np.array([0, 1, 2, 3]), np.array([0, 1, 2, 2])
     for evaluator in ("accuracy", "ogb:ogbn-arxiv", "ogb-lsc"):
         assert score(evaluator, truth, predicted) == pytest.approx(0.75)
+    columns = np.tile(np.array([0, 0, 1, 1], np.float32)[:, None], (1, 112))
+    given = np.tile(np.array([0.1, 0.6, 0.5, 0.9], np.float32)[:, None], (1, 112))
+    assert score("ogb:ogbn-proteins", columns, given) == pytest.approx(
+        0.75
+    )  # three of four pairs are in order
+
+
+@pytest.mark.long
+def test_columns_of_labels_become_a_row_whose_score_is_the_official_one(tmp_path):
+    fabricate(tmp_path / "data", "ogbn-proteins", scale=0.002)
+    done = run(tmp_path, "proteins-graphsage", "--set", "epochs=2", "batch-size=50", "hidden=16")
+    assert done.returncode == 0, done.stderr  # run.py compares gloader's score with the evaluator's
+    (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert (row["name"], row["split"], len(row["scores"])) == ("proteins-graphsage", "test", 1)
+    assert 0 < row["scores"][0] < 1
 
 
 @pytest.mark.long

@@ -187,7 +187,7 @@ def test_a_compiled_network_learns_as_much(communities, name) -> None:
 def test_the_run_folder_holds_everything(communities, tmp_path) -> None:
     result = fit(communities, MODEL, OPTIM, LOADER.changed(features="ssd", cache=1000), out=tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"config.yaml", "metrics.jsonl", "result.json", "checkpoint.pt"}
+    assert names == {"config.yaml", "metrics.jsonl", "result.json", "scores.json", "checkpoint.pt"}
     summary = json.loads((tmp_path / "run" / "result.json").read_text())
     assert summary == result.summary
     assert summary["batches"] == 4 * BATCHES
@@ -505,14 +505,14 @@ def test_a_prediction_may_take_what_the_topology_leaves(communities, monkeypatch
     monkeypatch.setattr("gloader.training.open_model.HeteroInference", told)
     spec = ModelSpec(config=MODEL, in_dim=6, out_dim=3, num_layers=2, add_self_loops=True)
     with pytest.raises(ToldError, match=r"^1000000$"):
-        checkpoint = SimpleNamespace(spec=spec, model=spec.build)
+        checkpoint = SimpleNamespace(spec=spec, model=spec.build, task="node")
         predict(communities, checkpoint=checkpoint, memory_budget_bytes=10**6)
 
 
 def test_a_prediction_on_a_device_is_that_of_the_cpu(communities, monkeypatch) -> None:
     spec = ModelSpec(config=MODEL, in_dim=6, out_dim=3, num_layers=2, add_self_loops=True)
     model = spec.build()
-    checkpoint = SimpleNamespace(spec=spec, model=lambda: model)
+    checkpoint = SimpleNamespace(spec=spec, model=lambda: model, task="node")
     expected = predict(communities, checkpoint)
     opened = []
     monkeypatch.setattr(

@@ -12,7 +12,7 @@ from gloader.errors import DivergedError
 from gloader.observe.epoch_stats import STAGES, EpochStats
 from gloader.training.group import RankGroup
 from gloader.training.metrics import EpochRecord, RunningMetrics, merge_stats
-from gloader.types import BatchId, ReadyBatch
+from gloader.types import BatchId, DeviceBlock, ReadyBatch
 
 CPU = torch.device("cpu")
 
@@ -61,12 +61,36 @@ def test_a_loss_that_is_no_number_ends_the_epoch_with_batch_and_cause() -> None:
     batch.x[4] = float("inf")
     with pytest.raises(DivergedError, match=r"epoch 3, batch 7: .*column 0 of node 104 is inf"):
         RunningMetrics(CPU).add(batch, _logits([0, 1]), nan)
+    batch.x[7] = float("nan")
+    with pytest.raises(
+        DivergedError,
+        match=r"104 is inf; in the batch, 2 numbers are NaN or infinite, in column 0 of node 104, 107",
+    ):
+        RunningMetrics(CPU).add(batch, _logits([0, 1]), nan)
     schema = small_schema()
     x = {name: torch.zeros(count, schema.feature_dims[name]) for name, count in schema.num_nodes.items()}
     x["author"][1, 0] = float("nan")
     typed = full_batch(schema, random_edges(schema, seed=3), [4, 0, 2], num_hops=2, x=x, y=[0, 1, 2])
     with pytest.raises(DivergedError, match="column 0 of author 1 is nan"):
         RunningMetrics(CPU).add(typed, _logits([0, 1, 1]), nan)
+
+
+@pytest.mark.reliability("S5")
+def test_a_bad_feature_of_an_edge_is_named_by_its_row() -> None:
+    edge_x = torch.zeros(3, 2)
+    edge_x[1, 1] = float("nan")
+    block = DeviceBlock(
+        indptr=torch.tensor([0, 3], dtype=torch.int32),
+        indices=torch.zeros(3, dtype=torch.int32),
+        edge_ids=torch.tensor([40, 41, 42]),
+        src_degree=torch.ones(1),
+        num_src=1,
+        num_dst=1,
+        edge_x=edge_x,
+    )
+    batch = replace(_batch([0]), blocks=(block,))
+    with pytest.raises(DivergedError, match="clean the edge features: column 1 of edge 41 is nan$"):
+        RunningMetrics(CPU).add(batch, _logits([0]), torch.tensor(float("nan")))
 
 
 @pytest.mark.reliability("S5")

@@ -106,18 +106,54 @@ def test_an_unknown_training_label_is_masked(of_kind) -> None:
 @pytest.mark.parametrize(
     ("labels", "settings", "message"),
     [
-        ("classes", _settings("binary"), "--task binary does not fit .*, which has 3 classes: binary labels are one"),
-        ("classes", _settings("regression"), "has labels of kind classes: .* prepare .* with --labels-as values"),
-        ("values", _settings("classes"), "labels of kind values: .*; leave --task out, and --task regression is"),
-        ("values", _settings("multilabel"), "labels of kind values: multilabel labels are columns of 0 and 1"),
+        (
+            "classes",
+            _settings("binary"),
+            "--task binary does not fit .*, which has 3 classes: binary labels are one",
+        ),
+        (
+            "classes",
+            _settings("regression"),
+            "has labels of kind classes: .* prepare .* with --labels-as values",
+        ),
+        (
+            "values",
+            _settings("classes"),
+            "labels of kind values: .*; leave --task out, and --task regression is",
+        ),
+        (
+            "values",
+            _settings("multilabel"),
+            "labels of kind values: multilabel labels are columns of 0 and 1",
+        ),
         ("multilabel", _settings("binary"), "labels of kind multilabel: binary labels are one column"),
         ("classes", _settings("ranking"), "task='ranking' is not one of 'node', 'classes', 'binary'"),
-        ("classes", _settings(metric="auroc"), "metric auroc .* is not defined for labels of the kind classes"),
-        ("values", _settings(metric="acc"), "is not defined for labels of the kind values; choose --metric mae, rmse"),
+        (
+            "classes",
+            _settings(metric="auroc"),
+            "metric auroc .* is not defined for labels of the kind classes",
+        ),
+        (
+            "values",
+            _settings(metric="acc"),
+            "is not defined for labels of the kind values; choose --metric mae, rmse",
+        ),
         ("values", _settings(metric="hits@5"), "metric.*hits@5"),
-        ("values", _settings(class_weights="balanced"), "--class-weights balanced is for classes of nodes, and --task r"),
-        ("multilabel", _settings(balance="classes"), "--balance classes is for classes of nodes, and --task multilabel"),
-        ("classes", _settings(balance="classes", class_weights="balanced"), "both make rare classes count .*one of"),
+        (
+            "values",
+            _settings(class_weights="balanced"),
+            "--class-weights balanced is for classes of nodes, and --task",
+        ),
+        (
+            "multilabel",
+            _settings(balance="classes"),
+            "--balance classes is for classes of nodes, and --task mul",
+        ),
+        (
+            "classes",
+            _settings(balance="classes", class_weights="balanced"),
+            "both make rare classes count .*one of",
+        ),
     ],
 )
 def test_labels_metrics_and_settings_that_do_not_fit_are_refused(of_kind, labels, settings, message) -> None:
@@ -146,7 +182,9 @@ def test_a_metric_that_is_not_defined_ends_a_run_before_it_begins(tmp_path) -> N
     labels = TWO[:, None].astype(np.float32)
     labels[20:30] = 0
     task = NodeTask.of(_settings(), _dataset(tmp_path / "d", labels))
-    with pytest.raises(ScoreError, match="--metric auroc on the valid nodes: auroc needs labels of both classes"):
+    with pytest.raises(
+        ScoreError, match="--metric auroc on the valid nodes: auroc needs labels of both classes"
+    ):
         task.warn()
     NodeTask.of(_settings(metric="acc"), task.dataset).warn()
 
@@ -188,7 +226,10 @@ def test_weights_are_read_as_typed(text, num_classes, expected) -> None:
         ("1,0,1", "is neither none"),
         ("1,inf,1", "is neither none"),
         ("1,nan,1", "is neither none"),
-        ("balanced", "balanced class weights need a training node in each of the 3 classes, and 1 have none: 2"),
+        (
+            "balanced",
+            "balanced class weights need a training node in each of the 3 classes, and 1 have none: 2",
+        ),
     ],
 )
 def test_other_weights_are_refused(text, message) -> None:

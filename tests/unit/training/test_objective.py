@@ -141,7 +141,12 @@ def test_labels_count_as_right_where_they_are_known() -> None:
 
 @pytest.mark.parametrize(
     ("objective", "shape"),
-    [(NODE_CLASSES, (4,)), (BinaryClasses(), (4,)), (LabelBits(2, False), (4, 2)), (NodeValues(1, False), (4, 1))],
+    [
+        (NODE_CLASSES, (4,)),
+        (BinaryClasses(), (4,)),
+        (LabelBits(2, False), (4, 2)),
+        (NodeValues(1, False), (4, 1)),
+    ],
 )
 def test_a_blank_batch_has_a_loss(objective, shape) -> None:
     """The memory of a step is measured with it."""

@@ -117,6 +117,7 @@ def _run(folder: RunFolder, config: dict[str, object], *, is_fresh: bool = True,
     folder.start_metrics([])
     folder.append_metrics({"epoch": 0})
     folder.save_checkpoint(checkpoint(epoch), group=ALONE)
+    folder.write_scores({"kind": "classes"})
     folder.write_result({"test_acc": 0.5})
 
 
@@ -140,7 +141,7 @@ def test_a_whole_run_replaces_and_removes_nothing_of_others(tmp_path: Path) -> N
         folder.remove_residue()
         _run(folder, CONFIG)
         folder.release()
-    ours = {"config.yaml", "metrics.jsonl", "result.json", "checkpoint.pt"}
+    ours = {"config.yaml", "metrics.jsonl", "result.json", "scores.json", "checkpoint.pt"}
     after = _snapshot(tmp_path)
     assert after.keys() - theirs.keys() == ours
     assert {name: after[name] for name in theirs} == theirs
@@ -153,6 +154,7 @@ def test_a_whole_run_replaces_and_removes_nothing_of_others(tmp_path: Path) -> N
         ("config.yaml", StoreExistsError),
         ("metrics.jsonl", StoreExistsError),
         ("run-3/result.json", StoreExistsError),
+        ("scores.json", StoreExistsError),
         ("trace.json", StoreExistsError),
         ("checkpoint.pt", CheckpointError),
         ("run-0/checkpoint.pt", CheckpointError),

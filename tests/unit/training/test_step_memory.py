@@ -13,8 +13,8 @@ from typed_batches import small_schema
 from gloader.config import ModelConfig
 from gloader.training import step_memory
 from gloader.training.model_spec import HeteroModelSpec, LinkSpec, ModelSpec
-from gloader.training.step_memory import LiveBytes, largest, parameter_bytes, step_bytes
 from gloader.training.objectives import LINK_OBJECTIVES
+from gloader.training.step_memory import LiveBytes, largest, parameter_bytes, step_bytes
 from gloader.types import BatchId, Block, HeteroBatch, Links, SampledBatch
 
 SHAPES = [(9000, 3000, 12_000), (3000, 400, 4000)]

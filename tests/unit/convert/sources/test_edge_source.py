@@ -111,7 +111,7 @@ def test_bad_text_names_file_row_and_value(tmp_path, options, content, message):
         ),
         (
             pa.array(["1", "2"]),
-            "column 'src' holds texts such as '1'. Node ids are whole numbers from 0, and texts are keys: name the table",
+            "column 'src' holds texts such as '1'. Node ids are whole numbers from 0, and texts are keys: name",
         ),
         (pa.array([1, None]), "row 1, column 'src' is null; every row needs a value"),
         (

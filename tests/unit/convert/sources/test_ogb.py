@@ -60,7 +60,7 @@ def test_missing_data_set_is_downloaded(tmp_path, monkeypatch):
     ("name", "text"),
     [
         ("ogbn-arxvi", "did you mean ogbn-arxiv"),
-        ("ogbn-proteins", "112 labels per node"),
+        ("ogbl-biokg", "is a knowledge graph"),
     ],
 )
 def test_what_does_not_fit_is_said(tmp_path, name, text):
