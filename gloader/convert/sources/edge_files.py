@@ -114,7 +114,7 @@ def _open_array(
 
 
 def refuse_keys(edges: TableEdges, where: str, *, types: tuple[str, str] | None = None) -> None:
-    """Raise SourceError if an end of edges is a column of texts, which are keys and no node ids.
+    """Raise GraphError if an end of edges is a column of texts, which are keys and no node ids.
 
     The message has a ``graph.yaml`` with the columns of the edges, ready to be completed.
 
@@ -142,7 +142,7 @@ def refuse_keys(edges: TableEdges, where: str, *, types: tuple[str, str] | None 
         "edges' keys make the nodes; or "
     )
     # The error is one line on the screen, so the description is in YAML's form of one line.
-    raise SourceError(
+    raise GraphError(
         f"{where}: column {shown(column)} holds texts such as {shown(first)}. Node ids are whole numbers from 0, and "
         f"texts are keys: {flags if types is None else ''}prepare a file graph.yaml with this line: "
         f"{{nodes: {{{nodes}}}, edges: {{to: {{file: {table.path.name}, {ends}}}}}}}"

@@ -108,7 +108,9 @@ def read_label_file(
         )
     if is_matrix(path):
         raise SourceError(f"{path} is a sparse matrix of Matrix Market; save the labels as a .npy array (N,)")
-    values = node_labels(open_table(path), num_nodes=num_nodes, budget_bytes=budget_bytes, notes=notes)
+    values = node_labels(
+        open_table(path), num_nodes=num_nodes, budget_bytes=budget_bytes, notes=notes, labels_as=labels_as
+    )
     return to_labels(values, where=str(path), labels_as=labels_as)
 
 
