@@ -293,7 +293,8 @@ def _part(conversion: PrepareFlags) -> dict[str, str]:
 
 def _describe(report: "PrepareReport") -> dict[str, str]:
     """Return the lines on the dataset's content, size and cost."""
-    ordered = f"order {format_seconds(report.order_seconds)}, " if report.order != "none" else ""
+    ordered = f"keys {format_seconds(report.key_seconds)}, " if report.key_seconds else ""
+    ordered += f"order {format_seconds(report.order_seconds)}, " if report.order != "none" else ""
     return {
         **(_tables(report) if report.kind == "hetero" else _table(report)),
         "on disk": format_bytes(report.dataset_bytes),

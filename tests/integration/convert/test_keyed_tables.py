@@ -509,10 +509,10 @@ def test_a_list_of_edges_may_have_keys_alone(tmp_path, csv_folder):
 
 
 HOLDS_TEXTS = (
-    r"column 'follower' holds texts such as 'u\d+'. Node ids are whole numbers from 0, and texts are keys: name the table "
-    r"of nodes with --nodes FILE .* prepare a file graph.yaml with this line: {nodes: {node: {file: NODES.csv, key: "
-    r"COLUMN, columns: \[COLUMN, ...\], labels: COLUMN}}, edges: {to: {file: follows.csv, src: node.follower, dst: "
-    r"node.followee}}}"
+    r"column 'follower' holds texts such as 'u\d+'. Node ids are whole numbers from 0, and texts are keys: name the "
+    r"table of nodes with --nodes FILE .* prepare a file graph.yaml with this line: {nodes: {node: {file: NODES.csv, "
+    r"key: COLUMN, columns: \[COLUMN, ...\], labels: COLUMN}}, edges: {to: {file: follows.csv, src: node.follower, "
+    r"dst: node.followee}}}"
 )
 
 
