@@ -36,6 +36,7 @@ _OPENERS = {
     "edges": ("edge_list", "open_edges", "edges:FILE.parquet|csv"),
     "pyg": ("pyg", "open_pyg", "pyg:FILE"),
     "dgl": ("dgl", "open_dgl", "dgl:FILE"),
+    "graphbolt": ("graphbolt", "open_graphbolt", "graphbolt:DIR"),
     "tables": ("graph_folder", "open_tables", "tables:DIR"),
     "igb": ("igb", "open_igb", "igb:DIR"),
     "igbh": ("igb", "open_igbh", "igbh:DIR"),
@@ -54,6 +55,7 @@ _DEEP = {
     "mag240m": "mag240m_paths",
     "mag240m-papers": "papers_paths",
     "tables": "source_paths",
+    "graphbolt": "source_paths",
 }
 _NO_FILES = frozenset({"builtin", "synthetic"})  # sources without files
 # The forms of all sources' texts, for messages.
