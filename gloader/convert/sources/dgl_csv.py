@@ -225,23 +225,21 @@ def _node_file(
 
 def _as_graph_yaml(folder: Path, meta: Mapping[str, Any]) -> str:
     """Return the advice to describe the folder with other ids in a graph.yaml, with its lines."""
+    names = {each.get("ntype", _ONE_TYPE): each.get("ntype", "node") for each in meta["node_data"]}
+    keys = {each.get("ntype", _ONE_TYPE): each.get("node_id_field", "node_id") for each in meta["node_data"]}
     nodes = [
-        f"  {each.get('ntype', 'node')}: {{file: {each['file_name']}, key: {each.get('node_id_field', 'node_id')}}}"
+        f"{each.get('ntype', 'node')}: {{file: {each['file_name']}, key: {each.get('node_id_field', 'node_id')}}}"
         for each in meta["node_data"]
     ]
-    keys = {
-        each.get("ntype", _ONE_TYPE): f"{each.get('ntype', 'node')}.{each.get('node_id_field', 'node_id')}"
-        for each in meta["node_data"]
-    }
     edges = []
     for each in meta["edge_data"]:
         first, name, last = each.get("etype", _ONE_RELATION)
-        edges.append(
-            f"  {name.strip('_')}: {{file: {each['file_name']}, src: {keys.get(first, first)}, "
-            f"dst: {keys.get(last, last)}}}"
-        )
-    lines = "\n".join(["nodes:", *nodes, "edges:", *edges])
-    return f"For other ids, write {folder / 'graph.yaml'} and prepare tables:{folder}:\n{lines}"
+        ends = [f"{names.get(end, end)}.{keys.get(end, 'node_id')}" for end in (first, last)]
+        edges.append(f"{str(name).strip('_')}: {{file: {each['file_name']}, src: {ends[0]}, dst: {ends[1]}}}")
+    return (
+        f"For other ids, prepare tables:{folder} with a {folder / 'graph.yaml'} such as "
+        f"{{nodes: {{{', '.join(nodes)}}}, edges: {{{', '.join(edges)}}}}}"
+    )
 
 
 def _task(nodes: _NodeFile, options: SourceOptions) -> tuple[IdArray, Splits]:

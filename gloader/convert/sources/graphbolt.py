@@ -186,10 +186,11 @@ def _with_task(
     added = {f"{part}_idx": np.concatenate(ids) for part, ids in parts.items()}
     if any("labels" in each.arrays for each in sets):
         added["label"] = labels
-    # Node data of the same name stays in the list, so that the receipt names it as unused.
-    arrays = {f"{name} (feature_data)" if name in added else name: a for name, a in nodes.arrays.items()}
-    names = [name for name in DGL_NAMES.labels if name in arrays and "label" in added]
-    arrays |= {f"{name} (feature_data)": arrays.pop(name) for name in names}
+    # Node data with a name of labels or splits stays in the list, so that the receipt names it as unused.
+    hidden = {*added, *(DGL_NAMES.labels if "label" in added else ())}
+    arrays = {
+        f"{name} (feature_data)" if name in hidden else name: array for name, array in nodes.arrays.items()
+    }
     return replace(nodes, arrays=arrays | added), sum(array.nbytes for array in added.values())
 
 

@@ -96,10 +96,12 @@ def test_one_number_in_a_cell_is_one_feature(tmp_path):
 
 
 def test_other_ids_need_a_graph_yaml(tmp_path):
-    text = r"(?s)n\.csv: .*'ann'.*For other ids, write .*graph\.yaml and prepare tables:.*key: node_id"
+    text = r"n\.csv: .*'ann'.*For other ids, prepare tables:.*graph\.yaml such as \{nodes: \{node: \{file: n\.csv, "
     with pytest.raises(SourceError, match=text):
         opened(tmp_path, nodes='node_id,label,feat\nann,0,"1, 2"\nbob,1,"3, 4"\n')
-    with pytest.raises(SourceError, match=r"(?s)row 1 has 2 in column 'node_id'.*src: node\.node_id"):
+    with pytest.raises(
+        SourceError, match=r"row 1 has 2 in column 'node_id'.*E: \{file: e\.csv, src: node\.node_id, dst: n"
+    ):
         opened(tmp_path, nodes='node_id,label,feat\n0,0,"1, 2"\n2,1,"3, 4"\n')
 
 
