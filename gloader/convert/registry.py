@@ -37,6 +37,8 @@ _OPENERS = {
     "edges": ("edge_source", "open_edges", "edges:FILE.parquet|csv"),
     "pyg": ("pyg", "open_pyg", "pyg:FILE"),
     "dgl": ("dgl", "open_dgl", "dgl:FILE"),
+    "dglcsv": ("dgl_csv", "open_dgl_csv", "dglcsv:DIR"),
+    "graphbolt": ("graphbolt", "open_graphbolt", "graphbolt:DIR"),
     "tables": ("graph_folder", "open_tables", "tables:DIR"),
     "igb": ("igb", "open_igb", "igb:DIR"),
     "igbh": ("igb", "open_igbh", "igbh:DIR"),
@@ -55,6 +57,8 @@ _DEEP = {
     "mag240m": "mag240m_paths",
     "mag240m-papers": "papers_paths",
     "tables": "source_paths",
+    "dglcsv": "source_paths",
+    "graphbolt": "source_paths",
 }
 _NO_FILES = frozenset({"builtin", "synthetic"})  # sources without files
 _OWN_LABELS = ("npy", "edges", "pyg", "dgl", "tables")  # sources whose labels may be classes or values
