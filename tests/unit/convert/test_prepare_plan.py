@@ -22,7 +22,7 @@ def source(*, num_nodes=10, rows=10, dim=3, labels=None, num_classes=2):
         num_classes=num_classes,
         edges=ListEdges([(0, 1)]),
         features=array_features(np.zeros((rows, dim), np.float32)),
-        labels=np.zeros(num_nodes, np.int64) if labels is None else np.array(labels),
+        labels=np.zeros(num_nodes, np.int64) if labels is None else np.asarray(labels),
         splits=Splits(train=empty, valid=empty, test=empty),
     )
 
@@ -35,6 +35,22 @@ def source(*, num_nodes=10, rows=10, dim=3, labels=None, num_classes=2):
         (source(dim=0), ShapeError, "features have 0 columns; at least 1 is needed"),
         (source(labels=[0] * 9), ShapeError, r"labels have shape \(9,\); they must be \(10,\)"),
         (source(labels=[0] * 9 + [2]), SourceError, r"node 9 has label 2; labels are 0..1, or -1"),
+        (
+            source(labels=np.zeros((9, 2), np.float32)),
+            ShapeError,
+            r"labels have shape \(9, 2\) and dtype float32; they must be \(10, k\) float32",
+        ),
+        (source(labels=np.zeros((10, 2))), ShapeError, r"dtype float64; they must be \(10, k\) float32"),
+        (
+            source(labels=np.zeros((10, 3), np.float32)),
+            ConfigError,
+            "num_classes is 2, and the labels are 3 columns of values instead of classes; leave num_classes out",
+        ),
+        (
+            source(labels=np.array([[0, np.inf]] * 10, np.float32)),
+            SourceError,
+            "node 0 has label inf in column 1; a label is finite, or NaN where it is unknown",
+        ),
         (source(num_nodes=0, rows=0), ConfigError, "0 nodes and 2 classes; at least one of each"),
     ],
 )
@@ -58,6 +74,24 @@ def test_plan_counts_memory_and_disk():
     # Beside the rows, a header and a last page of each of seven arrays, and of their checksums.
     assert 20_000 + 14 * 8192 <= plan.dataset_bytes <= 200_000
     assert plan.scratch_bytes == 0
+
+
+@pytest.mark.parametrize(("order", "copies"), [("none", 1), ("degree", 2)])
+def test_columns_of_labels_count_with_their_reordered_copy(order, copies):
+    num_nodes, width = 1000, 5000
+    wide = np.zeros((num_nodes, width), np.float32)  # 20 MB
+    of_classes = source(num_nodes=num_nodes, rows=num_nodes)
+    of_values = source(num_nodes=num_nodes, rows=num_nodes, labels=wide, num_classes=width)
+    check_source(of_values)
+    classes, values = (
+        plan_prepare(each, PrepareOptions(order=order), budget_bytes=100 * MB)
+        for each in (of_classes, of_values)
+    )
+    added = wide.nbytes - 8 * num_nodes
+    assert values.memory_bytes == classes.memory_bytes + copies * added
+    assert values.dataset_bytes == pytest.approx(classes.dataset_bytes + added, rel=0.01)
+    with pytest.raises(BudgetError, match="the memory budget allows"):
+        plan_prepare(of_values, PrepareOptions(order=order), budget_bytes=copies * 20 * MB)
 
 
 def test_unknown_dtype_is_refused():
