@@ -98,6 +98,8 @@ class ModelConfig:
     """Share of activations dropped during training."""
     batch_norm: bool = False
     """Normalise the hidden activations."""
+    residual: bool = False
+    """Add each layer's result to its input, with layer norm and a feed-forward part; for models of one node type."""
     heads: Count = 4
     """Attention heads of gat and rgat."""
 

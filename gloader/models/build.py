@@ -22,6 +22,7 @@ from gloader.models.gcn import GcnConv
 from gloader.models.gine import GineConv
 from gloader.models.mlp import DenseConv
 from gloader.models.network import GraphNetwork
+from gloader.models.residual import ResidualConv
 from gloader.models.sage import SageConv
 from gloader.models.schema import Schema, key_of
 from gloader.types import NODE
@@ -91,7 +92,8 @@ def build_model(
 
     Parameters
     ----------
-    config : name, width and regularisation
+    config : name, width and regularisation; with ``residual``, the network of Platonov et al. (2023), whose output is
+        a Linear of the last layer's normalised rows
     in_dim : F, width of the features
     out_dim : output width, for logits or embeddings
     num_layers : L, one layer per fan-out
@@ -105,7 +107,7 @@ def build_model(
         A value of ``config`` is not allowed, or "gine" is requested without edge features.
     """
     check_model(config, _NAMES, {"layers": num_layers, "out_dim": out_dim, "features": in_dim})
-    if config.name == "gat" and num_layers > 1:
+    if config.name == "gat" and (num_layers > 1 or config.residual):
         _require_heads(config, {"hidden": config.hidden})
     if config.name == "gine" and edge_dim < 1:
         raise ConfigError(
@@ -115,19 +117,18 @@ def build_model(
     layers = _build_layers(
         config,
         schema,
-        [config.hidden] * (num_layers - 1) + [out_dim],
+        [config.hidden] * (num_layers - 1) + [config.hidden if config.residual else out_dim],
         edge_dim=edge_dim,
         add_self_loops=add_self_loops,
     )
     norms = [nn.BatchNorm1d(layer.out_dim) for layer in layers[:-1]] if config.batch_norm else []
     convs = [conv for layer in layers for conv in layer.relations.values()]  # one relation, so one per layer
-    return GraphNetwork(
-        schema,
-        layers,
-        {"convs": nn.ModuleList(convs), "norms": nn.ModuleList(norms)},  # type: ignore[arg-type]  # convolutions are modules
-        dropout=config.dropout,
-        norms=[{NODE: norm} for norm in norms],
-    )
+    parts = {"convs": nn.ModuleList(convs), "norms": nn.ModuleList(norms)}  # type: ignore[arg-type]  # convolutions are modules
+    if config.residual:
+        # The layers have activations and dropout of their own, so nothing stands between them.
+        head = nn.Sequential(nn.LayerNorm(config.hidden), nn.Linear(config.hidden, out_dim))
+        return GraphNetwork(schema, layers, parts, activation=nn.Identity(), dropout=0.0, head=head)
+    return GraphNetwork(schema, layers, parts, dropout=config.dropout, norms=[{NODE: norm} for norm in norms])
 
 
 @near_keywords
@@ -152,6 +153,13 @@ def check_model(config: ModelConfig, names: Sequence[str], counts: Mapping[str, 
             raise ConfigError(f"{name} is {count}; a model needs at least 1")
     if not 0.0 <= config.dropout < 1.0:
         raise ConfigError(f"dropout is {config.dropout}; allowed: 0 up to, but not including, 1")
+    if config.residual and config.name in HETERO_MODELS:
+        raise ConfigError(
+            f"--residual is for models of one node type ({', '.join(_NAMES)}), and {config.name!r} is for several; "
+            "leave it out"
+        )
+    if config.residual and config.batch_norm:
+        raise ConfigError("--residual normalises every layer's input; leave --batch-norm out, or --residual")
 
 
 def _require_heads(config: ModelConfig, widths: Mapping[str, int]) -> None:
@@ -248,15 +256,20 @@ def _build_layers(
         convs: dict[Relation, Conv] = {}
         for relation in schema.relations:
             if relation[2] in types:  # a relation is (source type, name, destination type)
+                # A residual layer has its convolution between hidden rows, and no layer of logits above it.
                 shape = _Shape(
-                    in_dim=in_dims[relation[0]],
-                    own_dim=in_dims[relation[2]],
+                    in_dim=width if config.residual else in_dims[relation[0]],
+                    own_dim=width if config.residual else in_dims[relation[2]],
                     out_dim=width,
-                    is_last=depth == len(widths) - 1,
+                    is_last=depth == len(widths) - 1 and not config.residual,
                     edge_dim=edge_dim,
                     add_self_loops=add_self_loops,
                 )
-                convs[relation] = _CONVS[config.name](config, shape)
+                conv = _CONVS[config.name](config, shape)
+                if config.residual:
+                    in_dim = None if depth else in_dims[relation[0]]
+                    conv = ResidualConv(conv, in_dim=in_dim, dropout=config.dropout)
+                convs[relation] = conv
         rooted = types if config.name in HETERO_MODELS else ()
         roots = {name: nn.Linear(in_dims[name], width) for name in rooted}
         layers.append(Layer(roots=roots, relations=convs, in_dims=in_dims, out_dim=width))

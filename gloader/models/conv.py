@@ -12,7 +12,7 @@ steps. `project` turns each source row into a row of a table, and `propagate` ad
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
 from torch.nn import functional
@@ -20,7 +20,7 @@ from torch.nn import functional
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import nn
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # The result of `project`: one or several arrays, its parts, each with one row per node.
 Table = tuple[torch.Tensor, ...]
+# Layers that a summed row passes, see `Conv.head`.
+Head: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
 # The cost of gathering one element, in multiply-adds of a matrix product.
 # The cost decides whether a convolution multiplies first or gathers first, see `multiplies_first`. An inexact value
 # costs little: where it decides wrongly, both orders are about equally fast.
@@ -63,6 +65,9 @@ class Conv(Protocol):
 
     edge_dim: int  # width of the edge features that the convolution reads; 0 without edge features
     out_dim: int  # H, the width of an output row
+    sum_dim: (
+        int  # width of the rows of all columns that `propagate` gives: the head's input, or H without a head
+    )
 
     def __call__(self, x_src: torch.Tensor, x_dst: torch.Tensor, block: DeviceBlock, /) -> torch.Tensor:
         """Return (D, out_dim) from source rows ``x_src`` (U, in_dim) and destination rows ``x_dst`` (D, own_dim).
@@ -72,13 +77,18 @@ class Conv(Protocol):
         ...
 
     @property
-    def head(self) -> nn.Module | None:
+    def head(self) -> Head | None:
         """The layers that each row passes after `propagate`, or None."""
         ...
 
     @property
     def edge_floats(self) -> int:
         """Number of floats per edge that `propagate` holds, besides the edge's features and a few attention scores."""
+        ...
+
+    @property
+    def row_floats(self) -> int:
+        """Number of floats per row that `project` holds, besides its input and the table."""
         ...
 
     @property
@@ -243,14 +253,14 @@ class Layer:
         return tuple(self.roots) or tuple(name for _, _, name in self.relations)
 
     @property
-    def head(self) -> nn.Module | None:
+    def head(self) -> Head | None:
         """The layers that each sum passes, or None. Only a layer with one convolution and no Linear can have a head."""
         return None if self.roots else next(iter(self.relations.values())).head
 
     @property
     def sum_dim(self) -> int:
         """Width of the sums. With a head, this is the head's input width."""
-        return self.out_dim if self.head is None else next(iter(self.in_dims.values()))
+        return self.out_dim if self.roots else next(iter(self.relations.values())).sum_dim
 
     @property
     def column_step(self) -> int:

@@ -51,6 +51,7 @@ class GatConv(nn.Module):
     edge_dim : edge feature width; 0 ignores edge features
     """
 
+    row_floats = 0  # see `Conv`
     head = None  # no layers follow the sum, see `Conv.head`; not an attention head
 
     def __init__(
@@ -65,7 +66,7 @@ class GatConv(nn.Module):
     ) -> None:
         super().__init__()
         self.in_dim = in_dim
-        self.out_dim = out_dim
+        self.out_dim = self.sum_dim = out_dim
         self.edge_dim = edge_dim
         self.heads = heads
         self.concat = concat
@@ -262,12 +263,13 @@ class RelationAttention(nn.Module):
     # See `Conv`.
     edge_dim = 0
     edge_floats = 0
+    row_floats = 0
     head = None
 
     def __init__(self, in_dim: int, own_dim: int, out_dim: int, *, heads: int) -> None:
         super().__init__()
         self.in_dim = in_dim
-        self.out_dim = out_dim
+        self.out_dim = self.sum_dim = out_dim
         self.heads = heads
         self.head_dim = out_dim // heads  # columns of a head
         self.lin_src = nn.Linear(in_dim, out_dim, bias=False)

@@ -38,12 +38,13 @@ class GcnConv(nn.Module):
     column_step = 1
     edge_dim = 0
     edge_floats = 0
+    row_floats = 0
     head = None
 
     def __init__(self, in_dim: int, out_dim: int, *, add_self_loops: bool = True) -> None:
         super().__init__()
         self.in_dim = in_dim
-        self.out_dim = out_dim
+        self.out_dim = self.sum_dim = out_dim
         self.add_self_loops = add_self_loops
         self.lin = nn.Linear(in_dim, out_dim, bias=False)
         self.bias = nn.Parameter(torch.zeros(out_dim))

@@ -162,13 +162,15 @@ class GineConv(nn.Module):
     batch_norm : whether to normalise between the Linear layers
     """
 
-    column_step = 1  # see `Conv.column_step`
+    # See `Conv`.
+    column_step = 1
+    row_floats = 0
     # See `Conv.edge_floats`: one slab of messages, and the source rows that are added to it.
     edge_floats = 2 * MESSAGE_COLUMNS
 
     def __init__(self, in_dim: int, out_dim: int, *, edge_dim: int, hidden: int, batch_norm: bool) -> None:
         super().__init__()
-        self.in_dim = in_dim
+        self.in_dim = self.sum_dim = in_dim
         self.out_dim = out_dim
         self.edge_dim = edge_dim
         norm = [nn.BatchNorm1d(hidden)] if batch_norm else []

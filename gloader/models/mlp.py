@@ -31,12 +31,13 @@ class DenseConv(nn.Module):
     column_step = 1  # `project` can compute any range of columns
     edge_dim = 0  # no edge features are read
     edge_floats = 0  # `propagate` holds no floats per edge
+    row_floats = 0  # `project` holds no floats per row besides the table
     head = None  # no layers follow `propagate`
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
         self.in_dim = in_dim
-        self.out_dim = out_dim
+        self.out_dim = self.sum_dim = out_dim
         self.lin = nn.Linear(in_dim, out_dim)
 
     def forward(self, _x_src: torch.Tensor, x_dst: torch.Tensor, _block: DeviceBlock) -> torch.Tensor:

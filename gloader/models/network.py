@@ -48,8 +48,8 @@ class GraphNetwork(nn.Module):
     activation : function between layers
     dropout : dropout probability at the input of every layer but the first
     norms : a batch norm for each computed type, for each layer from the first on; later layers have none
-    head : maps the only target's rows from the last layer to the logits, by Linear, norm or identity, ReLU, dropout
-        and Linear. If None, these rows are the output
+    head : maps the only target's rows from the last layer to the output, and ends with a Linear. If None, these rows
+        are the output
     learned : (N_t, width) rows for each type without features
     """
 
@@ -196,9 +196,9 @@ class GraphNetwork(nn.Module):
         num_layers : layer number, 1 to L
         is_output : whether the network's output is requested instead of the layer's
         """
-        # A network whose layers have heads has no head of its own.
-        is_finished = not is_output or self.mlp is None
-        return self.layers[num_layers - 1].head if is_finished else self.leave
+        if not is_output or self.mlp is None:
+            return self.layers[num_layers - 1].head
+        return lambda sums: self.leave(self.finish(num_layers - 1, sums))
 
     def leave(self, x: torch.Tensor) -> torch.Tensor:
         """Return the output (n, out_dim) for a target's rows ``x`` (n, width) from the last layer."""

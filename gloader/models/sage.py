@@ -39,12 +39,13 @@ class SageConv(nn.Module):
     column_step = 1
     edge_dim = 0
     edge_floats = 0
+    row_floats = 0
     head = None
 
     def __init__(self, in_dim: int, out_dim: int, *, has_root: bool = True, bias: bool = True) -> None:
         super().__init__()
         self.in_dim = in_dim
-        self.out_dim = out_dim
+        self.out_dim = self.sum_dim = out_dim
         self.lin_l = nn.Linear(in_dim, out_dim, bias=bias)  # W_l and b, for the neighbours
         self.lin_r = nn.Linear(in_dim, out_dim, bias=False) if has_root else None  # W_r, for the node itself
 

@@ -271,6 +271,8 @@ def class_weights_of(text: str, labels: NDArray[Any], num_classes: int) -> tuple
     """
     if text == "none":
         return None
+    if not isinstance(text, str):
+        raise ConfigError(f"class_weights is {text!r}; allowed: a text, such as 'balanced' or '1,5'")
     if text == "balanced":
         return tuple(map(float, balanced_weights(labels, num_classes)))
     try:

@@ -19,12 +19,12 @@ class Objective(Protocol):
 
     @property
     def has_accuracy(self) -> bool:
-        """Whether an item is right or wrong, so that `right` counts items."""
+        """True if an item is right or wrong, so that `right` counts items."""
         ...
 
     @property
     def is_uneven(self) -> bool:
-        """Whether equally large batches may have different counts."""
+        """True if equally large batches may have different counts."""
         ...
 
     def blank(self, count: int) -> torch.Tensor:

@@ -38,7 +38,7 @@ class RunResult:
     valid_acc: float | None
     test_acc: float | None
     epochs: tuple[EpochRecord, ...]
-    task: str = "node"  # "node" or "link"
+    task: str = "node"  # "node" (classes), "binary", "multilabel", "regression" or "link"
     metric: str = "acc"  # in ``result.json`` the values are named ``valid_<metric>`` and ``test_<metric>``
     is_error: bool = False  # whether a smaller value is better
     seconds: float  # all time, evaluation and set-up included

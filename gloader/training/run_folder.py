@@ -65,7 +65,8 @@ if TYPE_CHECKING:
 _OPTIM_WITHOUT_EFFECT = frozenset({"checkpoint_every"})
 # Settings that define the network and its inputs. With another value, the checkpoint's weights do not fit.
 _MODEL_SETTINGS = frozenset(
-    {"dataset", "model", "hidden", "dropout", "batch_norm", "heads", "task", "decoder", "decoder_layers"}
+    {"dataset", "model", "hidden", "dropout", "batch_norm", "heads", "residual"}
+    | {"task", "decoder", "decoder_layers"}
 )
 # Settings that earlier versions did not record, with the values that these versions used.
 _UNRECORDED_DEFAULTS: dict[str, Any] = {
@@ -76,6 +77,7 @@ _UNRECORDED_DEFAULTS: dict[str, Any] = {
     "class_weights": "none",
     "balance": "none",
     "metric": "acc",
+    "residual": False,
 }
 
 

@@ -81,15 +81,16 @@ def _of_classes(predicted: Numbers, labels: Numbers, names: Sequence[str] | None
     if num == 0:
         return {"num": 0}
     real, guessed, right = class_counts(predicted, labels).T
+    size = np.maximum(real, guessed)
     content = {
         "num": num,
         "num_classes": len(real),
         "classes": [
             [_name(names, place), int(real[place]), int(guessed[place]), int(right[place])]
-            for place in _most(real + guessed, _MOST_LISTED)
+            for place in _most(size, _MOST_LISTED)
         ],
     }
-    counted = np.sort(_most(real + guessed, _MOST_COUNTED))
+    counted = np.sort(_most(size, _MOST_COUNTED))
     matrix = _confusion(predicted, labels, counted)
     if len(real) <= _MOST_LISTED:
         return {**content, "matrix": matrix.tolist(), "names": [_name(names, place) for place in counted]}

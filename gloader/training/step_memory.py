@@ -161,6 +161,9 @@ def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
     learned_width = schema.learned_dim or spec.config.hidden
     # A type without features has dimension 0, and learned rows instead.
     dims = [dim or learned_width for dim in schema.feature_dims.values()]
+    if spec.config.residual:
+        # The first layer turns each row into a hidden row before anything else.
+        dims = [max(dim, spec.config.hidden) for dim in dims]
     rows = sum(len(nodes) * dim for nodes, dim in zip(batch.node_arrays, dims, strict=True))
     return rows + spec.edge_dim * num_edges
 

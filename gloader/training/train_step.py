@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 
+from gloader.config import Balance
+from gloader.core.flag_values import require_choice
 from gloader.errors import ConfigError
 from gloader.training.process import seed_torch
 from gloader.training.replica import Replica
@@ -199,6 +201,7 @@ def check_optim(config: OptimConfig) -> None:
         raise ConfigError(
             f"lr_schedule {config.lr_schedule!r} is not known; allowed: {', '.join(_SCHEDULES)}"
         )
+    require_choice("balance", config.balance, get_args(Balance))
     for name, least in (("epochs", 1), ("eval_every", 1), ("patience", 0), ("checkpoint_every", 0)):
         if (value := getattr(config, name)) < least:
             raise ConfigError(f"{name} is {value}; allowed: {least} or more")

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ from gloader.lab.report.inspection import inspection_section
 from gloader.lab.report.page import Section, TextTable, render_page, slug
 from gloader.lab.report.run_facts import circumstances_of, facts_of, table_of
 from gloader.lab.report.run_sections import beside, run_section
+from gloader.lab.report.score_pictures import pictures_of
 from gloader.lab.report.timeline_picture import draw_timeline
 from gloader.lab.report.training import Epoch, Training, read_settings, split_seconds
 from gloader.ssd_store.os_io import REAL_OS, OsIO
@@ -29,10 +31,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# Files of a run's folder: a line for each epoch, the settings, and the results of a finished run.
+# Files of a run's folder: a line for each epoch, the settings, and the results and scores of a finished run.
 METRICS: Final = "metrics.jsonl"
 CONFIG: Final = "config.yaml"
 _RESULT: Final = "result.json"
+_SCORES: Final = "scores.json"
 MLP: Final = "mlp"  # folder for the run of `--compare-mlp`
 PART: Final = "run-"  # prefix of a run's folder among several runs; a number follows
 _ACCURACY = "acc"  # the metric of runs without a validation
@@ -44,7 +47,7 @@ def read_training(folder: Path) -> Training:
     Raises
     ------
     FormatError
-        ``metrics.jsonl``, ``result.json`` or ``config.yaml`` was not written by `gloader train`.
+        ``metrics.jsonl``, ``result.json``, ``scores.json`` or ``config.yaml`` was not written by `gloader train`.
     """
     path = _config_of(folder)  # the file that is read now; an error names it
     try:
@@ -70,6 +73,10 @@ def read_training(folder: Path) -> Training:
         )
         # These calls raise for malformed values in the result, while ``path`` still names the file.
         facts_of(training), circumstances_of(training), table_of(training)
+        path = folder / _SCORES
+        if path.is_file():
+            training = replace(training, scores=json.loads(path.read_text()))
+            pictures_of(training)
     except MALFORMED as error:
         raise FormatError(f"{path} is not what `gloader train` writes: {shown(error)}") from error
     return training

@@ -26,6 +26,7 @@ from gloader.lab.report.run_facts import (
     waits_of,
     with_own_names,
 )
+from gloader.lab.report.score_pictures import pictures_of
 from gloader.lab.report.svg import NUM_STYLES, Bar, Level, Series, draw_bars, draw_columns, draw_lines
 from gloader.lab.report.training import PARTS
 
@@ -343,7 +344,7 @@ def _notes(groups: Sequence[RunGroup], *, has_differences: bool) -> tuple[str, .
 
 def _own_section(run: Training, *, shared_facts: Sequence[tuple[str, str]]) -> Section:
     """Return a run's section, without the facts in ``shared_facts``, which another section shows."""
-    parts = epoch_parts(run)
+    parts, scores = epoch_parts(run), pictures_of(run)
     if run.epochs:
         notes: tuple[str, ...] = ("waited for\n" + "\n".join(waits_of(run)),)
     else:
@@ -353,7 +354,7 @@ def _own_section(run: Training, *, shared_facts: Sequence[tuple[str, str]]) -> S
         source=run.source,
         run=run,
         facts=(*facts_of(run), *(fact for fact in circumstances_of(run) if fact not in shared_facts)),
-        charts=() if parts is None else (parts,),
-        folded_tables=(("Each epoch", table_of(run)),) if run.epochs else (),
+        charts=(*scores.charts, *(() if parts is None else (parts,))),
+        folded_tables=(*scores.tables, *((("Each epoch", table_of(run)),) if run.epochs else ())),
         notes=notes,
     )

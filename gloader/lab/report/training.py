@@ -1,8 +1,8 @@
 """A `gloader train` run as report values: settings, epochs, and each epoch's seconds by cause.
 
 `gloader.lab.report.build_page` reads the run's folder into a `Training`. The settings come from config.yaml, the epochs
-from metrics.jsonl, and the result from result.json. Here are `read_settings` for the first file, `split_seconds` for
-the parts of an epoch's time, and the dataclasses.
+from metrics.jsonl, the result from result.json, and its scores from scores.json. Here are `read_settings` for the first
+file, `split_seconds` for the parts of an epoch's time, and the dataclasses.
 """
 
 from __future__ import annotations
@@ -195,6 +195,7 @@ class Training:
     seed: str  # empty if unknown
     budget_bytes: int | None  # memory budget; None if not recorded
     result: Mapping[str, Any]  # content of result.json; empty until the run is finished
+    scores: Mapping[str, Any] | None = None  # content of scores.json; None without the file
 
     @property
     def test(self) -> float | None:

@@ -220,7 +220,7 @@ class _Widths:
 
     read: int  # floats of a row as it is read
     entered: int  # floats of a row that enters the layer, through the lower layer's head, norm and activation
-    made: int  # floats computed for a row in one pass: its projection, own terms and sum
+    made: int  # floats computed for a row in one pass: its projection with what that holds, own terms and sum
     edge: int  # floats of an edge's features
     edge_terms: int  # further floats of an edge, besides its features and a few scores
 
@@ -417,10 +417,11 @@ class _TypeWork:
         """Return the floats per read row, per row's terms in one pass, and per edge."""
         convs = self._convs.values()
         table = max((sum(conv.table_widths(width)) for conv in convs), default=0)
+        rows = max((conv.row_floats for conv in convs), default=0)
         return _Widths(
             read=self._read_dim,
             entered=self._entered_dim,
-            made=(width if self._is_sum else 0) + self._own_floats(width) + table,
+            made=(width if self._is_sum else 0) + self._own_floats(width) + table + rows,
             edge=max((conv.edge_dim for conv in convs), default=0),
             edge_terms=max((conv.edge_floats for conv in convs), default=0),
         )

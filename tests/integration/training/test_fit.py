@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from gloader.config import LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
+from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
 from gloader.dataset import Dataset
 from gloader.errors import (
     BudgetError,
@@ -351,6 +351,11 @@ def test_resuming_a_run_that_never_began_starts_it(communities, tmp_path) -> Non
             "hidden is 16 there and 32 here; use the same",
         ),
         ({"model": replace(MODEL, dropout=0.0)}, CheckpointError, "dropout is 0.3 there and 0.0 here"),
+        (
+            {"model": replace(MODEL, residual=True)},
+            CheckpointError,
+            "residual is False there and True here",
+        ),
         ({"loader": LOADER.changed(seed=1)}, StateError, "seed is 0 there and 1 here"),
         ({"loader": LOADER.changed(batch_size=16)}, StateError, "global_batch_size is 32 there and 16"),
         ({"loader": LOADER.changed(layout="merged")}, StateError, "layout is 'layered' there and 'merged'"),
@@ -416,14 +421,27 @@ def test_which_settings_keep_a_run_from_being_continued(saved, epochs_done, chan
     assert sorted(differing(decisive, decisive | change, epochs_done=epochs_done)) == sorted(expected)
 
 
-def test_runs_of_versions_without_links_and_times_go_on() -> None:
-    decisive = decisive_settings(TrainSettings(model=MODEL, optim=OPTIM, loader=LOADER), world_size=1)
-    new = ("edge_features", "time_strategy", "time_bound", "time_window")
+def test_runs_of_versions_without_links_times_tasks_and_residual_layers_go_on() -> None:
+    settings = TrainSettings(model=MODEL, optim=OPTIM, loader=LOADER, links=LinkConfig(metric="acc"))
+    decisive = decisive_settings(settings, world_size=1)
+    new = (
+        "edge_features",
+        "time_strategy",
+        "time_bound",
+        "time_window",
+        "task",
+        "metric",
+        "class_weights",
+        "balance",
+        "residual",
+    )
     former = {name: value for name, value in decisive.items() if name not in new}
     assert len(former) == len(decisive) - len(new)
     assert differing(former, decisive, epochs_done=1) == []
     of_links = TrainSettings(model=MODEL, optim=OPTIM, loader=LOADER, task="link")
     assert "task" in differing(former, decisive_settings(of_links, world_size=1), epochs_done=1)
+    residual = TrainSettings(model=replace(MODEL, residual=True), optim=OPTIM, loader=LOADER)
+    assert differing(former, decisive_settings(residual, world_size=1), epochs_done=1) == ["residual"]
 
 
 @pytest.mark.reliability("J15")

@@ -192,6 +192,17 @@ def test_binary_probabilities_are_one_number_per_node(of_kind, tmp_path, capsys)
     assert not (tmp_path / "v.npy").exists()
 
 
+def test_classes_have_another_metric_too(communities, tmp_path) -> None:
+    found = fit(communities, metric="f1-macro", out=tmp_path)
+    assert {"valid_f1-macro", "train_acc"} <= set(_lines(tmp_path)[0])
+    names, rows = _predicted(communities, tmp_path)
+    known = communities.labels_of(communities.test)
+    expected = METRICS["f1-macro"].compute(rows[communities.test, 0], known).value
+    assert found.summary["test_f1-macro"] == expected
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text())["metric"] == "f1-macro"
+    assert json.loads((tmp_path / "scores.json").read_text())["kind"] == "classes"
+
+
 def test_patience_follows_an_error_downwards(of_kind) -> None:
     (run,) = fit(of_kind["values"], optim=replace(OPTIM, epochs=60, lr=0.1, patience=2)).runs
     valid = [record.valid_acc for record in run.epochs]
@@ -351,6 +362,24 @@ def test_a_run_over_nan_names_the_rows_and_columns(of_kind, tmp_path, labels) ->
     message = rf"epoch 1, batch \d: .*column 2 of node {node} is nan; .*, 2 numbers .* in columns 2, 4 of node {node}"
     with pytest.raises(DivergedError, match=message):
         fit(dataset)
+
+
+def test_predictions_behind_nan_are_not_written(of_kind, tmp_path, capsys) -> None:
+    """Nor is a part of the file left."""
+    fit(of_kind["values"], out=tmp_path / "run", optim=replace(OPTIM, epochs=1))
+    held = of_kind["values"].to_numpy()
+    held["features"][17] = np.nan
+    Dataset.from_numpy(tmp_path / "nan", **held, allow_nan=True)
+    words = ["infer", "--dataset", str(tmp_path / "nan"), "--checkpoint", str(tmp_path / "run"), "--out"]
+    assert main([*words, str(tmp_path / "v.npy")]) == 1
+    assert "of 240 nodes are NaN, the first of node " in " ".join(capsys.readouterr().err.split())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nan", "run"]
+    with (
+        predictions(Dataset.open(tmp_path / "nan"), load_checkpoint(tmp_path / "run")) as made,
+        pytest.raises(DivergedError, match=r"the logits of \d+ of 240 nodes are NaN"),
+    ):
+        for chunk in made.chunks:
+            raise AssertionError(f"a chunk of {len(chunk)} rows was given")
 
 
 # --- several types ----------------------------------------------------------------------------------------------

@@ -151,6 +151,25 @@ def test_conversion_on_a_terminal_is_a_bar_per_stage() -> None:
         assert part in frame
 
 
+def test_a_row_names_its_metric_and_values_have_no_accuracy() -> None:
+    """An R2 may be far below 0, and is no share."""
+    target, stats = screen(), EpochStats(epoch=0, rows_gathered=10, cache_hits=4)
+    epoch = EpochRecord(
+        epoch=0, loss=1.5, train_acc=None, valid_acc=-12.25, lr=0.1, seconds=2.0, evaluate_seconds=1.0,
+        rows_per_second=9000.0, bottleneck="compute", stats=stats, metric="r2",
+    )  # fmt: skip
+    with RunView(target) as view:
+        view.on_start(replace(START, metric="r2"))
+        view.on_batch(
+            BatchReport(epoch=0, index=19, num_batches=20, loss=1.5, accuracy=None, rows_per_second=9000.0)
+        )
+        view.on_epoch(epoch)
+    assert written(target).splitlines()[2:] == [
+        "epoch     loss   train  valid r2   rows/s    hits      time  bottleneck",
+        "    1   1.5000       -  -12.2500    9,000   40.0%     2.0 s  compute",
+    ]
+
+
 def test_run_in_a_log_is_a_row_per_epoch() -> None:
     target = screen()
     run(target)

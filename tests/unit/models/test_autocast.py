@@ -56,7 +56,7 @@ def _distance(found: torch.Tensor, exact: torch.Tensor) -> float:
 # From 6 columns to 32 a layer multiplies first, from 64 to 5 it aggregates first.
 @pytest.mark.parametrize(("in_dim", "hidden"), [(6, 32), (64, 8)])
 @pytest.mark.parametrize("sampler", SAMPLER_NAMES)
-@pytest.mark.parametrize("name", ["graphsage", "gcn", "gat", "gine"])
+@pytest.mark.parametrize("name", ["graphsage", "gcn", "gat", "gine", "residual graphsage", "residual gat"])
 def test_logits_and_gradients_are_those_of_float32_but_for_rounding(
     graph: CscGraph, name: str, sampler: str, in_dim: int, hidden: int
 ) -> None:
@@ -69,7 +69,8 @@ def test_logits_and_gradients_are_those_of_float32_but_for_rounding(
     x = torch.randn(len(batch.nodes), in_dim, generator=torch.Generator().manual_seed(1))
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        config = ModelConfig(name=name, hidden=hidden, heads=4, dropout=0.0)
+        is_residual, name = name.startswith("residual"), name.rsplit(maxsplit=1)[-1]
+        config = ModelConfig(name=name, hidden=hidden, heads=4, dropout=0.0, residual=is_residual)
         model = build_model(config, in_dim=in_dim, out_dim=5, num_layers=2, edge_dim=3)
     exact, exact_gradient = _step(model, x, blocks, is_reduced=False)
     logits, gradient = _step(model, x, blocks, is_reduced=True)

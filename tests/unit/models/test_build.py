@@ -12,11 +12,14 @@ from gloader.models import build_model, takes_edge_features
 from gloader.types import EDGE, NODE, BatchId, ReadyBatch
 
 NAMES = ("graphsage", "gcn", "gat", "gine", "mlp")
+RESIDUAL = tuple(f"residual {name}" for name in NAMES)
 FE = 4
 
 
-def _build(num_layers: int = 2, *, edge_dim: int = FE, **settings):
-    return build_model(ModelConfig(**settings), in_dim=6, out_dim=3, num_layers=num_layers, edge_dim=edge_dim)
+def _build(num_layers: int = 2, *, name: str = "graphsage", edge_dim: int = FE, **settings):
+    is_residual = name.startswith("residual ")
+    config = ModelConfig(name=name.removeprefix("residual "), residual=is_residual, **settings)
+    return build_model(config, in_dim=6, out_dim=3, num_layers=num_layers, edge_dim=edge_dim)
 
 
 def _told(block):
@@ -25,8 +28,11 @@ def _told(block):
     return replace(block, edge_x=torch.randn(block.indices.shape[0], FE, generator=generator))
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("batch_norm", [False, True])
+@pytest.mark.parametrize(
+    ("name", "batch_norm"),
+    [(name, is_normed) for name in NAMES for is_normed in (False, True)]
+    + [(name, False) for name in RESIDUAL],
+)
 def test_logits_have_a_row_per_seed_and_a_column_per_class(name, batch_norm, make_block) -> None:
     blocks = [
         _told(make_block([0, 2, 3, 3], [3, 4, 1], num_src=5)),
@@ -39,22 +45,22 @@ def test_logits_have_a_row_per_seed_and_a_column_per_class(name, batch_norm, mak
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + RESIDUAL)
 def test_hops_without_edges_still_give_finite_logits(name, make_block) -> None:
     empty = _told(make_block([0, 0, 0], [], num_src=2))
     model = _build(name=name, hidden=8)
     logits = model(torch.randn(2, 6), [empty, empty])
     assert torch.isfinite(logits).all()
     logits.sum().backward()
-    assert all(name == "mlp" or parameter.grad is not None for parameter in model.parameters())
+    assert all("mlp" in name or parameter.grad is not None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + RESIDUAL)
 def test_features_of_edges_change_what_a_model_that_takes_them_says(name, make_block) -> None:
     blocks = [_told(make_block([0, 2, 3], [1, 0, 1], num_src=2))] * 2
     others = [replace(block, edge_x=2 * block.edge_x) for block in blocks]
     model, x = _build(name=name, hidden=8, dropout=0.0), torch.randn(2, 6)
-    assert torch.equal(model(x, blocks), model(x, others)) != takes_edge_features(name)
+    assert torch.equal(model(x, blocks), model(x, others)) != takes_edge_features(name.split()[-1])
 
 
 def test_attention_works_without_features_of_edges(make_block) -> None:
@@ -108,6 +114,14 @@ def test_the_wrong_number_of_blocks_is_refused(make_block) -> None:
         ({"dropout": 1.0}, "dropout is 1.0; allowed: 0 up to"),
         ({"name": "gat", "hidden": 30, "heads": 4}, "hidden is 30, which 4 heads do not divide"),
         ({"num_layers": 0}, "layers is 0; a model needs at least 1"),
+        (
+            {"name": "residual gat", "num_layers": 1, "hidden": 30},
+            "hidden is 30, which 4 heads do not divide",
+        ),
+        (
+            {"name": "residual gcn", "batch_norm": True},
+            "--residual normalises every layer's input; leave --batch-norm out, or --residual",
+        ),
     ],
 )
 def test_settings_that_are_not_allowed_are_named(settings, message) -> None:
@@ -124,7 +138,7 @@ def test_dropout_acts_in_training_only(make_block) -> None:
     assert torch.equal(model(x, blocks), model(x, blocks))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + RESIDUAL)
 def test_a_network_takes_a_batch_or_its_rows_and_blocks(name, make_block) -> None:
     blocks = (
         _told(make_block([0, 2, 3, 3], [3, 4, 1], num_src=5)),
@@ -138,16 +152,14 @@ def test_a_network_takes_a_batch_or_its_rows_and_blocks(name, make_block) -> Non
         nodes=np.arange(5),
         num_seeds=2,
     )
-    model = _build(name=name, hidden=8, batch_norm=True).eval()
+    model = _build(name=name, hidden=8, batch_norm=name in NAMES).eval()
     expected = model(batch.x, blocks)
     for form in (batch, batch.typed):
         assert torch.equal(model(form), expected)
         assert torch.equal(model.embed(form)[NODE], expected)
     hidden = model.below(1)(batch.x, blocks[:1])
-    assert torch.equal(
-        model.layers[1].forward({NODE: model.enter(1, NODE, hidden)}, {EDGE: blocks[1]}, {NODE: 2})[NODE],
-        expected,
-    )
+    rows = model.layers[1].forward({NODE: model.enter(1, NODE, hidden)}, {EDGE: blocks[1]}, {NODE: 2})[NODE]
+    assert torch.equal(model.leave(rows), expected)
 
 
 def test_a_hidden_layer_of_one_node_is_normalised_by_what_was_seen_before(make_block) -> None:

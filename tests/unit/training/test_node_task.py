@@ -223,6 +223,7 @@ def test_weights_are_read_as_typed(text, num_classes, expected) -> None:
         ("1,5", "--class-weights 1,5 are 2 numbers, and the labels have 3 classes"),
         ("5", "are 1 numbers, and the labels have 3 classes"),
         ("heavy", "is neither none, balanced, nor positive numbers such as 1,5"),
+        ((1, 5, 1), "class_weights is (1, 5, 1); allowed: a text, such as 'balanced' or '1,5'"),
         ("1,0,1", "is neither none"),
         ("1,inf,1", "is neither none"),
         ("1,nan,1", "is neither none"),

@@ -164,6 +164,7 @@ def test_the_optimizer_is_the_one_named_with_its_settings(name, kind) -> None:
         ({"epochs": 0}, "epochs is 0; allowed: 1 or more"),
         ({"eval_every": 0}, "eval_every is 0; allowed: 1 or more"),
         ({"patience": -1}, "patience is -1; allowed: 0 or more"),
+        ({"balance": "class"}, "balance='class' is not one of 'none', 'classes'"),
         ({"lr": 0.0}, "lr is 0.0; allowed: a positive number"),
         ({"lr": float("nan")}, "lr is nan; allowed: a positive number"),
         ({"weight_decay": -0.1}, "weight_decay is -0.1; allowed: 0 or a positive number"),

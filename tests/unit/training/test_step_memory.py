@@ -49,8 +49,10 @@ def _batch(shapes=SHAPES) -> SampledBatch:
 
 
 def _spec(name, in_dim, hidden=32, edge_dim=0) -> ModelSpec:
+    is_residual = name.startswith("residual")
+    config = ModelConfig(name=name.split()[-1], hidden=hidden, batch_norm=name == "gcn", residual=is_residual)
     return ModelSpec(
-        config=ModelConfig(name=name, hidden=hidden, batch_norm=name == "gcn"),
+        config=config,
         in_dim=in_dim,
         out_dim=7,
         num_layers=len(SHAPES),
@@ -61,7 +63,10 @@ def _spec(name, in_dim, hidden=32, edge_dim=0) -> ModelSpec:
 
 @pytest.mark.parametrize(
     ("name", "edge_dim"),
-    [("graphsage", 0), ("gcn", 0), ("gat", 0), ("mlp", 0), ("gat", 16), ("gine", 16), ("gine", 100)],
+    [
+        *[("graphsage", 0), ("gcn", 0), ("gat", 0), ("mlp", 0), ("gat", 16), ("gine", 16), ("gine", 100)],
+        *[("residual graphsage", 0), ("residual gat", 16)],
+    ],
 )
 @pytest.mark.parametrize("in_dim", [64, 200])
 @pytest.mark.parametrize("autocast", ["none", "bf16"])
@@ -72,6 +77,18 @@ def test_a_small_step_tells_what_the_whole_one_takes(name, edge_dim, in_dim, aut
     monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 1 << 40)
     whole = step_bytes(spec, batch, autocast=autocast)
     assert whole <= predicted <= 1.2 * whole + 4 * parameter_bytes(spec)
+
+
+def test_a_step_is_made_small_by_the_rows_that_its_first_layer_makes(monkeypatch) -> None:
+    """Features of 4 columns, and 256 columns in every residual row: measured whole, the step would take its memory."""
+    measured = []
+    monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 200_000)
+    monkeypatch.setattr(step_memory, "_measure", lambda *_, shrunk: measured.append(shrunk) or 1)
+    monkeypatch.setattr(step_memory, "_WEIGHTS_PER_SAMPLE", 0)
+    for name in ("graphsage", "residual graphsage"):
+        step_bytes(_spec(name, 4, hidden=256), _batch())
+    rows = SHAPES[0][0]
+    assert measured == [1, 4 * 256 * rows // 200_000]
 
 
 @pytest.mark.parametrize("num_pairs", [600, 60_000])

@@ -28,7 +28,8 @@ from gloader.types import EDGE, NODE, DeviceBlock
 
 N, F, H, C = 60, 5, 8, 3
 FE = 3  # features of an edge
-NAMES = ("graphsage", "gcn", "gat", "mlp", "gat with edges", "gine with edges")
+PLAIN = ("graphsage", "gcn", "gat", "mlp", "gat with edges", "gine with edges")
+NAMES = (*PLAIN, *(f"residual {name}" for name in PLAIN))
 SMALL_BUDGET = 9_200  # activations go to the disk, and every layer still fits
 
 
@@ -72,7 +73,14 @@ def _job(
 def _model(name: str, *, add_self_loops: bool, seed: int):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        config = ModelConfig(name=name.split(maxsplit=1)[0], hidden=H, heads=2, batch_norm=True)
+        is_residual, plain = name.startswith("residual"), name.removeprefix("residual ")
+        config = ModelConfig(
+            name=plain.split(maxsplit=1)[0],
+            hidden=H,
+            heads=2,
+            batch_norm=not is_residual,
+            residual=is_residual,
+        )
         model = build_model(
             config,
             in_dim=F,
@@ -98,8 +106,8 @@ class SlabRows(RamRows):
 
     def __init__(self, folder: Path, *, num_rows: int, num_slabs: int) -> None:
         super().__init__(
-            num_rows=num_rows, width=H
-        )  # the widest; of the last layer, C columns of them are written
+            num_rows=num_rows, width=2 * H
+        )  # the widest, of residual layers; other layers write fewer columns
 
     def read(self, start: int, stop: int, out: NDArray[np.float32]) -> None:
         out[:] = self._array[start:stop, : out.shape[1]]
@@ -177,7 +185,9 @@ def test_equals_it_with_activations_on_the_ssd_and_leaves_nothing_there(name, pr
     assert list(private_tmpdir.glob("gloader-infer-*")) == []
 
 
-@pytest.mark.parametrize("name", ["graphsage", "gine with edges"])
+@pytest.mark.parametrize(
+    "name", ["graphsage", "gine with edges", "residual graphsage", "residual gine with edges"]
+)
 @pytest.mark.parametrize("num_layers", [1, 2, 3])
 @pytest.mark.parametrize("budget", [SMALL_BUDGET, 1_000_000])
 def test_activations_of_a_layer_are_those_of_the_whole_graph_in_any_order(name, num_layers, budget) -> None:
@@ -241,7 +251,8 @@ class NotedFeatures(RamFeatures):
 def test_features_of_edges_are_read_in_order_once_a_slab_by_layers_that_look_at_them(name) -> None:
     graph, model = _graph(6, 400, 0.3), _model(name, add_self_loops=True, seed=6)
     told = NotedFeatures(_edge_matrix(graph))
-    x, budget = RamFeatures(np.zeros((N, F), np.float32)), 13_000 if name.startswith("gat") else 5_000
+    x = RamFeatures(np.zeros((N, F), np.float32))
+    budget = 13_000 if name.startswith("gat") else 9_000 if "gat" in name else 5_000
     job = HeteroInference.of_one_type(graph=graph, features=x, memory_budget_bytes=budget, edge_features=told)
     for _ in job.logits(model, np.arange(N)):
         pass

@@ -13,6 +13,7 @@ import pytest
 from gloader.errors import FormatError
 from gloader.lab.report import make_report
 from gloader.lab.report.build_page import read_training
+from gloader.lab.report.score_pictures import pictures_of
 from gloader.lab.report.training import read_settings
 
 EPOCH = {
@@ -99,6 +100,31 @@ RESULT = {
     "machine": {"device": "cpu", "processor": "x", "cores": 2, "memory_bytes": 10**9},
     "tables": {"a": {"hit_rate": 0.5, "rows_gathered": 5, "bytes_read": 6}},
 }  # fmt: skip
+SCORES = {
+    "classes": {
+        "num": 3, "kind": "classes", "metrics": {"acc": 0.5}, "num_classes": 2, "classes": [["a", 2, 1, 1]],
+        "matrix": [[1, 1], [0, 1]], "names": ["a", "b"], "split": "test",
+    },
+    "many": {
+        "num": 3, "kind": "classes", "metrics": {}, "num_classes": 60, "classes": [["a", 2, 1, 1]], "num_counted": 60,
+        "confused": [["a", "b", 1]],
+    },
+    "binary": {
+        "num": 3, "kind": "binary", "metrics": {"auroc": 0.5}, "num_labels": 1,
+        "labels": [{"name": "a", "num": 3, "num_ones": 1, "auroc": 0.5, "ap": 0.5}],
+        "curves": [
+            {
+                "name": "a", "roc": [[0, 0], [1, 1]], "precision_recall": [[0.5, 1], [1, 0.5]], "share": 0.4,
+                "calibration": [[0.5, 0.4, 3]],
+            }
+        ],
+    },
+    "values": {
+        "num": 3, "kind": "values", "metrics": {"r2": 0.5}, "num_columns": 2,
+        "columns": [{"name": "a", "num": 3, "mae": 0.5, "rmse": 0.5, "r2": None}],
+        "grids": [{"name": "a", "low": 0.5, "high": 2.5, "num_beyond": 1, "counts": [[1, 0], [2, 0]]}],
+    },
+}  # fmt: skip
 SETTINGS = {"loader": {"seed": 3, "memory_budget_bytes": 100, "fanouts": [5, 5]}, "dataset": {"name": "d"}}
 HOSTILE = ("[" * 20_000, "1" + "0" * 400, "9" * 5000, "0x" + "f" * 5000, "Infinity", "NaN", "[]", '"\\ud800"')
 
@@ -122,7 +148,12 @@ def _put(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
 @pytest.mark.parametrize("odd", HOSTILE, ids=lambda text: text[:8])
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("metrics.jsonl", EPOCH | NEWER), ("result.json", RESULT), ("config.yaml", SETTINGS)],
+    [
+        ("metrics.jsonl", EPOCH | NEWER),
+        ("result.json", RESULT),
+        ("config.yaml", SETTINGS),
+        *(("scores.json", content) for content in SCORES.values()),
+    ],
 )
 def test_a_value_that_no_run_has_anywhere_is_shown_or_refused(
     name: str, content: dict[str, Any], odd: str, tmp_path: Path
@@ -136,6 +167,28 @@ def test_a_value_that_no_run_has_anywhere_is_shown_or_refused(
             read_training(folder)
         with suppress(FormatError):
             make_report([folder], tmp_path / "page.html", png=tmp_path / "pictures")
+
+
+@pytest.mark.parametrize("kind", SCORES)
+def test_the_scores_of_a_run_are_drawn(kind: str, tmp_path: Path) -> None:
+    folder = _run(tmp_path / "r", EPOCH)
+    (folder / "scores.json").write_text(json.dumps(SCORES[kind]))
+    scores = pictures_of(read_training(folder))
+    assert len(scores.charts) == {"classes": 1, "many": 0, "binary": 3, "values": 1}[kind]
+    (section,) = make_report([folder], tmp_path / "page.html")
+    assert section.charts[: len(scores.charts)] == scores.charts
+    assert [name for name, _ in section.folded_tables] == [*(name for name, _ in scores.tables), "Each epoch"]
+
+
+def test_scores_that_are_malformed_name_the_file(tmp_path: Path) -> None:
+    folder = _run(tmp_path / "r", EPOCH)
+    for wrong in ("{", "[]", json.dumps(SCORES["classes"] | {"matrix": [[1], [2]]})):
+        (folder / "scores.json").write_text(wrong)
+        with pytest.raises(FormatError, match=r"scores\.json is not what `gloader train` writes: "):
+            read_training(folder)
+    (folder / "scores.json").write_text(json.dumps(SCORES["binary"] | {"labels": [0] * 1000}))
+    with pytest.raises(FormatError, match=r"a list of 1,000 entries, where a summary has at most 256"):
+        read_training(folder)
 
 
 @pytest.mark.reliability("J10")

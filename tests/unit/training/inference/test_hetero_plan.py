@@ -34,6 +34,7 @@ class Conv:
     column_step: int = STEP
     edge_dim: int = 0
     edge_floats: int = 0
+    row_floats: int = 0
 
     def table_widths(self, n: int) -> tuple[int, ...]:
         return (n, n // self.column_step)

@@ -17,7 +17,7 @@ N, F, H, C = 10_000, 50, 64, 7
 
 
 def _convs(name="graphsage", num_layers=3):
-    config = ModelConfig(name=name, hidden=H)
+    config = ModelConfig(name=name.split()[-1], hidden=H, residual=name.startswith("residual"))
     return _layers(build_model(config, in_dim=F, out_dim=C, num_layers=num_layers))
 
 
@@ -43,16 +43,18 @@ def _held_bytes(convs, plans, num_outputs) -> int:
     worst, inputs = 0, 0
     for depth, (conv, plan) in enumerate(zip(convs, plans, strict=True)):
         rows = N if depth < len(plans) - 1 else num_outputs
-        outputs = 0 if plan.is_on_disk else 4 * rows * conv.out_dim
+        outputs = 0 if plan.is_on_disk else 4 * rows * conv.sum_dim
         table = 4 * N * max(sum(_conv(conv).table_widths(s.stop - s.start)) for s in plan.slabs)
-        reads = 4 * plan.rows_per_read * 3 * conv.in_dims[NODE]
+        read = convs[depth - 1].sum_dim if depth else F
+        # Two chunks as they are read, and the rows that are computed from one: all that is left of the layer below.
+        reads = 4 * plan.rows_per_read * (2 * read + conv.in_dims[NODE] + _conv(conv).row_floats)
         worst = max(worst, inputs + outputs + table + reads + 32 * plan.edges_per_piece)
         inputs = outputs
     return worst
 
 
 @pytest.mark.parametrize("budget", [1 << 20, 3 << 20, 8 << 20, 64 << 20])
-@pytest.mark.parametrize("name", ["graphsage", "gcn", "mlp"])
+@pytest.mark.parametrize("name", ["graphsage", "gcn", "mlp", "residual graphsage", "residual gcn"])
 def test_everything_held_fits_the_budget(name, budget) -> None:
     convs = _convs(name)
     for num_outputs in (1, 500, N):
@@ -76,6 +78,23 @@ def test_a_small_budget_takes_both() -> None:
     first = _plan(_convs(), num_outputs=10, budget_bytes=2 << 20)[0]
     assert len(first.slabs) > 1
     assert first.is_on_disk
+
+
+def test_the_slabs_of_residual_layers_have_columns_of_both_rows_that_are_kept() -> None:
+    plans = _plan(_convs("residual gat"), num_outputs=N, budget_bytes=4 << 20)
+    assert [layer.sum_dim for layer in _convs("residual gat")] == [2 * H] * 3
+    # A head of 16 columns, and as many of the rows that the layer's result is added to.
+    assert {slab.stop - slab.start for plan in plans for slab in plan.slabs} == {32}
+    assert all(plan.slabs[-1].stop == 2 * H for plan in plans)
+
+
+def test_rows_that_a_layer_computes_before_its_table_make_chunks_smaller() -> None:
+    plain, residual = (
+        _plan(_convs(name), num_outputs=10, budget_bytes=1 << 30)[0] for name in ("mlp", "residual mlp")
+    )
+    # Half of the buffers. A row: three of the features, and the table; a residual row also has two rows of its own.
+    assert plain.rows_per_read == (64 << 20) // (4 * (3 * F + H))
+    assert residual.rows_per_read == (64 << 20) // (4 * (3 * F + 2 * H + 2 * H))
 
 
 def test_attention_is_cut_between_heads_only() -> None:
