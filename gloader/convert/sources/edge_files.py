@@ -16,7 +16,7 @@ from gloader.convert.readers.file_streams import pair_file_edges
 from gloader.convert.readers.npy_file import NpyFile
 from gloader.convert.readers.open_table import is_table, is_text_table, open_table
 from gloader.convert.readers.table_streams import NUMBER_KINDS, TableEdges
-from gloader.convert.sources.edge_list import edge_table_columns, open_edge_features
+from gloader.convert.sources.edge_list import edge_table_parts, open_edge_features
 from gloader.core.malformed import shown
 from gloader.dataset.column_values import is_text
 from gloader.errors import ConfigError, GraphError, ShapeError, SourceError
@@ -82,7 +82,7 @@ def open_edge_table(
     requested = set(str(names.features).split(","))
     common_features = names.features if requested <= set(table.names) else None
     features = entry.features or common_features
-    return edge_table_columns(
+    return edge_table_parts(
         edges,
         # takes_times and takes_features are False if the user chose "none", which also overrules the entry.
         time=time if names.takes_times else None,

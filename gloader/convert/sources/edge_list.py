@@ -185,6 +185,22 @@ def edge_table_columns(
     features: str | None,
     budget_bytes: int,
     notes: ColumnNotes,
+    keys: tuple[str, str] = ("--edge-time", "--edge-features"),
+) -> tuple[EdgeStream, FeatureStream | None]:
+    """Return a table's edges with times as a stream, and the edge features; see `edge_table_parts`."""
+    table_edges, rows = edge_table_parts(
+        edges, time=time, features=features, budget_bytes=budget_bytes, notes=notes, keys=keys
+    )
+    return table_edges.stream(), rows
+
+
+def edge_table_parts(
+    edges: TableEdges,
+    *,
+    time: str | None,
+    features: str | None,
+    budget_bytes: int,
+    notes: ColumnNotes,
     features_file: Path | None = None,
     keys: tuple[str, str] = ("--edge-time", "--edge-features"),
 ) -> tuple[TableEdges, FeatureStream | None]:

@@ -86,14 +86,13 @@ def open_edges(argument: str, options: SourceOptions) -> Source | KeyedGraph:
         from gloader.convert.readers.matrix_market import require_square  # imported late: pyarrow takes 30 MB
 
         require_square(table)
-    table_edges, edge_features = edge_table_columns(
+    edges, edge_features = edge_table_columns(
         ends,
         time=options.edge_time,
         features=options.edge_features,
         budget_bytes=budget,
         notes=notes,
     )
-    edges = table_edges.stream()
     features, row_ids = open_node_features(
         _require_path(options.features), budget_bytes=budget, notes=notes, labels=options.labels
     )
