@@ -172,7 +172,8 @@ def write_numpy(
         "negatives" (n, k) destinations
     edge_split : shares for train, valid and test, such as (0.8, 0.1, 0.1); ``seed`` decides each edge's part
     ranges : "0/4" or (0, 4) to write only the first quarter of each matrix's rows. By default, all rows are written
-    symmetrize, self_loops, deduplicate, dtype, allow_nan, order, edge_split_by, overwrite : fields of `PrepareOptions`
+    symmetrize, self_loops, deduplicate, dtype, allow_nan, missing, order, edge_split_by, overwrite : fields of
+        `PrepareOptions`
     memory_budget : memory for the conversion, such as "4GB". By default, half of the free memory
 
     Raises
@@ -266,7 +267,7 @@ def write_hetero(
     symmetrize : relations within a type, or their names, that store both directions of each edge once. True means all
         relations within a type
     ranges, memory_budget : as in `write_numpy`
-    deduplicate, allow_nan, edge_split_by, overwrite : fields of `PrepareOptions`
+    deduplicate, allow_nan, missing, edge_split_by, overwrite : fields of `PrepareOptions`
 
     Raises
     ------

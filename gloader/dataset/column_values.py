@@ -274,8 +274,8 @@ def times(column: Any, *, place: Place) -> Times:
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         try:
             read = column.cast(pa.timestamp("us", tz=getattr(kind, "tz", None)), safe=False)
-            # The cast is unsafe for the digits below a microsecond; the way back shows a time that does not fit.
-            if pa.types.is_timestamp(kind) and kind.unit == "s" and not read.cast(kind).equals(column):
+            # The cast may cut digits below a microsecond. The way back shows a coarser time that does not fit.
+            if getattr(kind, "unit", "d") not in {"us", "ns"} and not read.cast(kind).equals(column):
                 raise place.of_type(kind, "a time is out of the range of microseconds")
         except pa.ArrowInvalid as failure:
             raise place.of_type(kind, f"a time cannot be read: {failure}") from failure

@@ -18,11 +18,12 @@ import numpy as np
 
 from gloader.config import ObjectSettings
 from gloader.core.ids import RowRanges
-from gloader.core.near_names import near_attributes, near_keywords
+from gloader.core.near_names import near_advice, near_attributes, near_keywords
 from gloader.core.paths import is_url, require_no_url
+from gloader.dataset.encoders import recorded_encoders
 from gloader.dataset.mirrored import Mirrored, open_mirrored
 from gloader.dataset.record import check_record, content_digest
-from gloader.dataset.schema import DatasetSchema, checked_schema
+from gloader.dataset.schema import DatasetSchema, checked_schema, relation_text
 from gloader.dataset.tables import open_tables
 from gloader.dataset.writer import DatasetWriter
 from gloader.errors import ConfigError
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.config import IoMode, Verify
+    from gloader.dataset.encoders import Encoders
     from gloader.dataset.keys import Missing
     from gloader.dataset.link_table import LinkTable
     from gloader.dataset.schema import DatasetKind
@@ -437,6 +439,30 @@ class Dataset:
     def labels(self) -> NDArray[Any]:
         """The labelled type's labels: (N,) int64 classes, or (N, k) float32 values; see `NodeTable.labels`."""
         return self.labelled.labels
+
+    def encoders(self, name: str | None = None) -> Encoders | None:
+        """Return the encoders that made a type's features from a table's columns, or None without such columns.
+
+        ``encoders().encode(batch)`` gives new rows of the same table their features.
+
+        Parameters
+        ----------
+        name : a node type, or a relation "source:name:destination" for edge features; None means the labelled type
+
+        Raises
+        ------
+        ConfigError
+            There is no such type or relation.
+        FormatError
+            The commit record's entry is malformed.
+        """
+        names = [*self.node_types, *map(relation_text, self.relations)]
+        chosen = self.labelled.name if name is None else name
+        if chosen not in names:
+            raise ConfigError(
+                f"{self.location} has no type or relation {chosen!r} with encoders; {near_advice(chosen, names)}"
+            )
+        return recorded_encoders(self.metadata, chosen, where=str(self.location))
 
     @property
     def label_kind(self) -> LabelKind:

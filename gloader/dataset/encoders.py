@@ -242,15 +242,15 @@ class ColumnEncoder:
 def shares_below(values: NDArray[np.float64], quantiles: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the share of training rows below each value (n,), from quantiles (q,) in rising order. Pure.
 
-    Values that equal several quantiles get the middle of their shares. This is the uniform score of scikit-learn's
-    QuantileTransformer.
+    Values that equal several quantiles get the middle of their shares. Values up to the smallest quantile get 0, others
+    from the largest one on get 1. This is the uniform score of scikit-learn's QuantileTransformer.
     """
     references = np.linspace(0, 1, len(quantiles))
-    if len(quantiles) == 1:
-        return np.where(np.isnan(values), np.nan, np.full(len(values), 0.5))
     rising = np.interp(values, quantiles, references)
     falling = np.interp(-values, -quantiles[::-1], -references[::-1])
     shares: NDArray[np.float64] = 0.5 * (rising - falling)
+    shares[values >= quantiles[-1]] = 1
+    shares[values <= quantiles[0]] = 0
     return shares
 
 
@@ -419,22 +419,26 @@ def _check(encoder: ColumnEncoder) -> None:
         raise ValueError(f"field 'quantiles' or 'width' of {shown(encoder.column)} does not fit its kind")
 
 
-def recorded_encoders(metadata: Mapping[str, Any], node_type: str, *, where: str) -> Encoders | None:
-    """Return the encoders of a node type in a commit record, or None if its features come from no table.
+def recorded_encoders(metadata: Mapping[str, Any], name: str, *, where: str) -> Encoders | None:
+    """Return the encoders of a node type or relation in a commit record, or None if its features come from no columns.
 
     Parameters
     ----------
     metadata : the commit record's metadata
-    node_type : the type
+    name : the type, or the relation as "source:name:destination"
     where : the dataset, for messages
 
-    Raises FormatError for a malformed entry.
+    Raises
+    ------
+    FormatError
+        The entry is malformed.
     """
     entry = metadata.get(METADATA_KEY)
     if entry is None:
         return None
+    if not isinstance(entry, dict):
+        raise FormatError(f"{where}: {METADATA_KEY!r} is {shown(entry)}, not encoders by type")
     try:
-        document = entry.get(node_type) if isinstance(entry, dict) else entry
-        return None if document is None else Encoders.from_json(document)
+        return Encoders.from_json(entry[name]) if name in entry else None
     except ValueError as error:
-        raise FormatError(f"{where}: {METADATA_KEY!r} of {node_type!r} {error}") from error
+        raise FormatError(f"{where}: {METADATA_KEY!r} of {name!r} {error}") from error

@@ -100,10 +100,13 @@ def encoded_rows(
 
     def chunks(max_rows: int) -> Iterator[NDArray[np.float32]]:
         first = 0
-        for block in row_blocks(table.read_arrow(columns, error=SourceError), max_rows):
-            rows = encoders.encode(block, where=str(table.path), first=first, may_round=may_round)
-            first += len(rows)
-            yield rows
+        # Pieces are cut from the reader's batches and never joined, so that texts of few rows are in memory.
+        step = min(max_rows, _BLOCK_ROWS)
+        for batch in table.read_arrow(columns, error=SourceError):
+            for start in range(0, batch.num_rows, step):
+                piece = batch.slice(start, step)
+                yield encoders.encode(piece, where=str(table.path), first=first + start, may_round=may_round)
+            first += batch.num_rows
 
     return FeatureStream(
         chunks=chunks,
@@ -114,7 +117,6 @@ def encoded_rows(
         where=str(table.path),
         rounded=None if may_round else encoded_rows(table, encoders, num_rows=num_rows, may_round=True),
         held_bytes=sum(each.num_bytes for each in encoders.columns),
-        # The encoder's float64 numbers of a chunk's widest column are counted as a part of the chunk's copies.
         reading_bytes=table.reading_bytes(columns),
     )
 

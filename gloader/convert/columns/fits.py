@@ -250,8 +250,8 @@ class CategoryFit:
 
     def _count(self, counts: dict[str, int], values: Any) -> None:
         """Add the number of each of the ``values`` to ``counts``."""
-        for entry in values.value_counts():
-            value, count = entry["values"].as_py(), entry["counts"].as_py()
+        found = values.value_counts()
+        for value, count in zip(found.field(0).to_pylist(), found.field(1).to_pylist(), strict=True):
             if value not in counts:
                 self.held_bytes += COUNTED_BYTES + len(value)
             counts[value] = counts.get(value, 0) + count
@@ -376,7 +376,8 @@ def _missing_texts(missing: Missing, num_missing: int, num_infinite: int) -> lis
     """Return the texts on missing values for a note."""
     if not num_missing:
         return []
-    infinite = f", {num_infinite:,} infinite values among them" if num_infinite else ""
+    noun = f"value{'s' * (num_infinite != 1)}"
+    infinite = f", {num_infinite:,} infinite {noun} among them" if num_infinite else ""
     becomes = {"keep": "are kept", "flag": "-> the mean and a flag"}.get(missing, f"-> {missing}")
     return [f"{num_missing:,} row{'s' * (num_missing != 1)} missing {becomes}{infinite}"]
 

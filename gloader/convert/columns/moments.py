@@ -83,9 +83,14 @@ class Sample:
 
     def quantiles(self) -> NDArray[np.float64]:
         """Return at most `NUM_QUANTILES` quantiles in rising order, with linear interpolation between values."""
-        values = np.concatenate([np.empty(0), *self.held])
+        values = np.sort(np.concatenate([np.empty(0), *self.held]))
         self.held = [values]
         count = min(NUM_QUANTILES, len(values))
-        # Interpolated quantiles may fall by a rounding error.
-        rising: NDArray[np.float64] = np.maximum.accumulate(np.quantile(values, np.linspace(0, 1, count)))
-        return rising
+        # The places are computed with integers. A rounded place beside the last of equal values would lie between it
+        # and the next value, so that equal values would not get the middle of their shares.
+        place, rest = np.divmod(np.arange(count) * (len(values) - 1), max(1, count - 1))
+        below, above = values[place], values[np.minimum(place + 1, len(values) - 1)]
+        quantiles: NDArray[np.float64] = np.minimum(
+            above, below + (above - below) * (rest / max(1, count - 1))
+        )
+        return quantiles
