@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
@@ -171,6 +171,16 @@ class SourceFlags:
     """edges: the source column, if its name is not a known one such as src, source or from."""
     dst: str | None = None
     """edges: the destination column, if its name is not a known one such as dst, target or to."""
+    nodes: Path | None = None
+    """edges: a table of nodes with keys, which the edges have instead of ids. --labels and --splits may be columns."""
+    node_key: str | None = None
+    """edges: the column of keys in --nodes. Default: the only column with a name such as id or user_id."""
+    columns: str | None = None
+    """edges: columns of --nodes that become features, such as age,city:category,joined:time."""
+    keys: Annotated[bool, Parameter(negative=())] = False
+    """edges: the ends are keys of any kind, and there is no table of nodes: the keys make the nodes."""
+    dangling: Literal["error", "drop", "node"] | None = None
+    """edges: an edge whose key no row of --nodes has is an error, is dropped, or makes a node. Default: error."""
     edge_time: str | None = None
     """Edge times, by which neighbour lists are sorted: a column of the edge table, an array's name, or none."""
     edge_features: str | None = None
@@ -283,7 +293,8 @@ def _part(conversion: PrepareFlags) -> dict[str, str]:
 
 def _describe(report: "PrepareReport") -> dict[str, str]:
     """Return the lines on the dataset's content, size and cost."""
-    ordered = f"order {format_seconds(report.order_seconds)}, " if report.order != "none" else ""
+    ordered = f"keys {format_seconds(report.key_seconds)}, " if report.key_seconds else ""
+    ordered += f"order {format_seconds(report.order_seconds)}, " if report.order != "none" else ""
     return {
         **(_tables(report) if report.kind == "hetero" else _table(report)),
         "on disk": format_bytes(report.dataset_bytes),

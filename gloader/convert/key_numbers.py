@@ -1,8 +1,8 @@
 """The numbering of a graph's keys before a conversion: tables with keys in, a graph with plain ids out.
 
-A *key* is a value that identifies a node. `plain_graph` makes a temporary folder for a conversion, and `numbered` numbers
-the keys there within the memory budget. It yields a `GraphSource` with plain ids, whose streams read the temporary
-files. So these stay until the conversion ends.
+A *key* is a value that identifies a node. `plain_graph` makes a temporary folder for a conversion, and `numbered`
+numbers the keys there within the memory budget. It yields a `GraphSource` with plain ids, whose streams read the
+temporary files. So these stay until the conversion ends.
 """
 
 from __future__ import annotations

@@ -149,6 +149,14 @@ class SourceOptions:
     splits: Path | None = None  # for edges:FILE, the file with splits
     src: str | None = None  # for edges:FILE, the column of sources; None means that it is found by name
     dst: str | None = None  # for edges:FILE, the column of destinations; None means that it is found by name
+    nodes: Path | None = None  # for edges:FILE, the table of nodes, whose keys the edges name
+    node_key: str | None = (
+        None  # for edges:FILE, the column of keys in ``nodes``; None means that it is found by name
+    )
+    columns: str | None = None  # for edges:FILE, the columns of ``nodes`` that become features
+    keys: bool = False  # for edges:FILE, the ends are keys, which make the nodes
+    # For edges:FILE, what becomes of an edge whose key no node has; None means an error.
+    dangling: Literal["error", "drop", "node"] | None = None
     edge_time: str | None = None  # the column of edge times; None means edge_time, if it exists
     edge_features: str | None = None  # the columns of edge features; None means the usual names
     root: Path | None = None  # for ogb:NAME, the folder for downloaded data

@@ -141,6 +141,8 @@ class PrepareReport:
         """Return the report as JSON values. For one type, it has counts instead of types and relations."""
         values = asdict(self) | {"path": str(self.path)}
         path, kind = values.pop("path"), values.pop("kind")
+        if not self.key_seconds:
+            values.pop("key_seconds")
         if kind == "hetero":
             omitted = ("edge_feature_dtype", "order", "order_seconds")
             return {"path": path} | {name: each for name, each in values.items() if name not in omitted}

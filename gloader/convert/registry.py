@@ -34,9 +34,11 @@ if TYPE_CHECKING:
 _OPENERS = {
     "ogb": ("ogb", "open_ogb", "ogb:NAME[@DIR]"),
     "npy": ("npy", "open_npy", "npy:DIR"),
-    "edges": ("edge_list", "open_edges", "edges:FILE.parquet|csv"),
+    "edges": ("edge_source", "open_edges", "edges:FILE.parquet|csv"),
     "pyg": ("pyg", "open_pyg", "pyg:FILE"),
     "dgl": ("dgl", "open_dgl", "dgl:FILE"),
+    "dglcsv": ("dgl_csv", "open_dgl_csv", "dglcsv:DIR"),
+    "graphbolt": ("graphbolt", "open_graphbolt", "graphbolt:DIR"),
     "tables": ("graph_folder", "open_tables", "tables:DIR"),
     "igb": ("igb", "open_igb", "igb:DIR"),
     "igbh": ("igb", "open_igbh", "igbh:DIR"),
@@ -55,6 +57,8 @@ _DEEP = {
     "mag240m": "mag240m_paths",
     "mag240m-papers": "papers_paths",
     "tables": "source_paths",
+    "dglcsv": "source_paths",
+    "graphbolt": "source_paths",
 }
 _NO_FILES = frozenset({"builtin", "synthetic"})  # sources without files
 _OWN_LABELS = ("npy", "edges", "pyg", "dgl", "tables")  # sources whose labels may be classes or values
@@ -137,7 +141,8 @@ def source_files(spec: str, options: SourceOptions) -> list[Path]:
             named = [] if prefix in _NO_FILES else [Path(argument)]
             # This option names columns, a file, or nothing. Only an existing file is found below.
             edge_features = Path(options.edge_features or "none")
-            paths = [*named, *filter(None, (options.features, options.labels, options.splits)), edge_features]
+            given = (options.features, options.labels, options.splits, options.nodes)
+            paths = [*named, *filter(None, given), edge_features]
         found = [path.expanduser() for path in paths]
         below = "**/*" if prefix in _DEEP else "*"
         files = [file for path in found for file in _files_at(path, below) if file.is_file()]
@@ -164,6 +169,11 @@ def _require_columns(source: AnySource | KeyedGraph, options: SourceOptions, spe
     """Raise ConfigError if ``options`` name edge ends, edge times or edge features that the source does not have."""
     from gloader.convert.source import GraphSource, Source  # imported late: it takes numpy
 
+    if (options.nodes is not None or options.keys or options.dangling) and not spec.startswith("edges:"):
+        raise ConfigError(
+            f"--nodes, --keys and --dangling are about edges:FILE, and {shown(spec)} has no such file; a graph.yaml "
+            "says file, key and dangling itself"
+        )
     named = options.src or options.dst
     if named is not None and not spec.startswith("edges:"):
         raise ConfigError(

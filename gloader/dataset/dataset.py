@@ -440,21 +440,6 @@ class Dataset:
         """The labelled type's labels: (N,) int64 classes, or (N, k) float32 values; see `NodeTable.labels`."""
         return self.labelled.labels
 
-    @property
-    def label_kind(self) -> LabelKind:
-        """The kind of the labels: "classes" (int64), or "binary", "multilabel" or "values" (float32)."""
-        return self.labelled.label_kind
-
-    @property
-    def label_names(self) -> tuple[str, ...] | None:
-        """The names of the classes, or of the k label columns; None without names."""
-        return self.labelled.label_names
-
-    @property
-    def label_width(self) -> int:
-        """k, the number of label columns; 1 for classes."""
-        return self.labelled.label_width
-
     def encoders(self, name: str | None = None) -> Encoders | None:
         """Return the encoders that made a type's features from a table's columns, or None without such columns.
 
@@ -478,6 +463,21 @@ class Dataset:
                 f"{self.location} has no type or relation {chosen!r} with encoders; {near_advice(chosen, names)}"
             )
         return recorded_encoders(self.metadata, chosen, where=str(self.location))
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """The kind of the labels: "classes" (int64), or "binary", "multilabel" or "values" (float32)."""
+        return self.labelled.label_kind
+
+    @property
+    def label_names(self) -> tuple[str, ...] | None:
+        """The names of the classes, or of the k label columns; None without names."""
+        return self.labelled.label_names
+
+    @property
+    def label_width(self) -> int:
+        """k, the number of label columns; 1 for classes."""
+        return self.labelled.label_width
 
     def labels_of(self, nodes: IdArray) -> NDArray[Any]:
         """Return the labels of the labelled type's ``nodes`` (n,); see `NodeTable.labels_of`."""

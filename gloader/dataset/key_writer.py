@@ -11,8 +11,9 @@ from gloader.core.keys import KEY_BYTES
 from gloader.dataset.key_record import BUCKETS, HASHES, KEYS, NODES, OFFSETS, bucket_bits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gloader.core.keys import KeyKind
-    from gloader.dataset.writer import TableArraysWriter
     from gloader.ssd_store.write.array_writer import ArrayWriter
 
 
@@ -21,38 +22,40 @@ class KeysWriter:
 
     Parameters
     ----------
-    arrays : the type's arrays
+    start : starts an array by plain name, dtype and shape; `TableArraysWriter.array`
     num_nodes : N
     kind : the kind of the keys
     """
 
-    def __init__(self, arrays: TableArraysWriter, num_nodes: int, kind: KeyKind) -> None:
+    def __init__(
+        self, start: Callable[[str, str, tuple[int, ...]], ArrayWriter], num_nodes: int, kind: KeyKind
+    ) -> None:
         self.kind = kind
         self.num_nodes = num_nodes
         self.num_buckets = 1 << bucket_bits(num_nodes)
         self.node_dtype = "int32" if num_nodes < 2**31 else "int64"
-        self._arrays = arrays
+        self._start = start
 
     def keys(self, num_bytes: int) -> ArrayWriter:
         """Return the writer for the keys in the order of the source: their ``num_bytes`` bytes, or N rows."""
         if self.kind == "text":
-            return self._arrays.array(KEYS, "uint8", (num_bytes,))
+            return self._start(KEYS, "uint8", (num_bytes,))
         if self.kind == "uuid":
-            return self._arrays.array(KEYS, "uint8", (self.num_nodes, KEY_BYTES["uuid"]))
-        return self._arrays.array(KEYS, self.kind, (self.num_nodes,))
+            return self._start(KEYS, "uint8", (self.num_nodes, KEY_BYTES["uuid"]))
+        return self._start(KEYS, self.kind, (self.num_nodes,))
 
     def offsets(self) -> ArrayWriter:
         """Return the writer for the (N + 1,) int64 places of texts in the bytes."""
-        return self._arrays.array(OFFSETS, "int64", (self.num_nodes + 1,))
+        return self._start(OFFSETS, "int64", (self.num_nodes + 1,))
 
     def hashes(self) -> ArrayWriter:
         """Return the writer for the (N,) uint64 hashes, ascending."""
-        return self._arrays.array(HASHES, "uint64", (self.num_nodes,))
+        return self._start(HASHES, "uint64", (self.num_nodes,))
 
     def nodes(self) -> ArrayWriter:
         """Return the writer for the (N,) nodes of the hashes, with dtype `node_dtype`."""
-        return self._arrays.array(NODES, self.node_dtype, (self.num_nodes,))
+        return self._start(NODES, self.node_dtype, (self.num_nodes,))
 
     def buckets(self) -> ArrayWriter:
         """Return the writer for the (num_buckets + 1,) int64 starts of the buckets in the hashes."""
-        return self._arrays.array(BUCKETS, "int64", (self.num_buckets + 1,))
+        return self._start(BUCKETS, "int64", (self.num_buckets + 1,))

@@ -9,7 +9,7 @@ the arrays.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -21,10 +21,15 @@ from gloader.errors import ConfigError, FormatError, ShapeError, UnknownKeyError
 from gloader.ssd_store.format.array_reader import load_elements
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
     from gloader.core.keys import KeyKind
-    from gloader.dataset.tables import TableArrays
+    from gloader.ssd_store.format.manifest import ArrayRecord
+    from gloader.ssd_store.os_io import OsIO
     from gloader.types import IdArray
 
 Missing: TypeAlias = Literal["error", "-1"]
@@ -33,17 +38,41 @@ _BLOCK_KEYS: Final = 1 << 14  # keys looked up at a time: their buckets take abo
 _BLOCK_BYTES: Final = 1 << 20  # bytes of texts read at a time: their positions take 8 MiB
 
 
+class StoredArrays(Protocol):
+    """The arrays of a table that `NodeKeys` reads; see `gloader.dataset.tables.TableArrays`."""
+
+    root: Path
+    os_io: OsIO
+    records: Mapping[str, ArrayRecord]
+
+    def path(self, name: str) -> Path:
+        """Return array ``name``'s file."""
+        ...
+
+    def load(self, name: str) -> NDArray[Any]:
+        """Return array ``name`` in memory, verified and checked."""
+        ...
+
+    def load_at(self, name: str, positions: IdArray) -> NDArray[Any]:
+        """Return elements of array ``name``, verified and checked."""
+        ...
+
+    def as_opened(self) -> AbstractContextManager[None]:
+        """Return a context manager that reports a replaced dataset."""
+        ...
+
+
 class NodeKeys:
     """A node type's keys. Thread-safe and read-only, without open files. Made by `NodeTable`.
 
     Parameters
     ----------
-    arrays : the type's arrays
+    arrays : the type's arrays, a `TableArrays`
     node_type : the type's name, for messages
     num_nodes : N
     """
 
-    def __init__(self, arrays: TableArrays, node_type: str, num_nodes: int) -> None:
+    def __init__(self, arrays: StoredArrays, node_type: str, num_nodes: int) -> None:
         self._arrays, self._node_type, self._num_nodes = arrays, node_type, num_nodes
         self._kept: dict[str, NDArray[Any]] = {}
         self._kind = kind_of(arrays.records)

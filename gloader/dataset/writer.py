@@ -217,7 +217,7 @@ class NodeTableWriter:
 
     def keys(self, kind: KeyKind) -> KeysWriter:
         """Return the writers for the nodes' keys. Omit this call if nodes have only ids."""
-        return KeysWriter(self._arrays, self._num_nodes, kind)
+        return KeysWriter(self._arrays.array, self._num_nodes, kind)
 
     def splits(self, *, train: IdArray, valid: IdArray, test: IdArray) -> None:
         """Write the three splits.

@@ -244,7 +244,9 @@ def read_recipe(path: Path) -> None:
 def graph_yaml() -> bytes:
     return (
         b"name: books\nnodes:\n  paper: {features: p.npy, labels: l.npy, num_classes: 3}\n  author: {num_nodes: 20}\n"
+        b"  user: {file: u.csv, key: id, columns: [age, {name: c, as: time}], labels: [a, b], split: {column: f}}\n"
         b"edges:\n  author:writes:paper: {file: w.csv, src: a, dst: p, weight: n}\n  paper:cites:paper: c.npy\n"
+        b"  reads: {file: r/, src: user.id, dst: paper.p, columns: {number: price}}\ndangling: drop\n"
     )
 
 

@@ -327,7 +327,7 @@ class Numbering:
 
     @property
     def _missing(self) -> int:
-        """What happens to a key of a stream that has no node yet."""
+        """The treatment of a key of a stream that has no node yet: MAKE or DROP."""
         return MAKE if self._nodes_where is None or self.dangling == "node" else DROP
 
     def _tables(self) -> KeyTable:

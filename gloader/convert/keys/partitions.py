@@ -43,7 +43,7 @@ _MIN_PARTITIONS, _MAX_PARTITIONS = 32, 1024  # each partition is a file that is 
 _WRITE_BYTES: Final = 32 * 2**10  # least bytes per write to a partition, where memory allows it
 # Bytes per word of staged records: the word twice, in order of arrival and by partition, and the number of a partition.
 _STAGED_BYTES: Final = 8 + 8 + 2
-_MERGED_BYTES: Final = 100  # bytes per position while lists of positions are merged
+_MERGED_BYTES: Final = 64  # bytes per position while lists of positions are merged
 _SLOT_BYTES: Final = 24  # most bytes for the slots of a key in a table that has just grown
 _MADE: Final = 2**46  # the first id of a made node while its number is only known within its partition
 
@@ -251,10 +251,13 @@ class Partitions:
                 if stop:
                     ranks[p].append(ids[start : start + stop])
                     start += stop
+                # Every short piece is filled up, not only an empty one: the shortest sets the next limit.
+                if len(held[p]) - stop <= step // 2:
+                    until = min(int(counts[p]), int(done[p]) + step - (len(held[p]) - stop))
+                    held[p] = np.concatenate([held[p][stop:], firsts[p].read(int(done[p]), until)])
+                    done[p] = until
+                else:
                     held[p] = held[p][stop:]
-                if not len(held[p]) and done[p] < counts[p]:
-                    held[p] = firsts[p].read(int(done[p]), int(min(counts[p], done[p] + step)))
-                    done[p] += len(held[p])
 
     def _rename(self, p: int, ranks: IdArray, max_ids: int) -> None:
         """Replace the numbers of made nodes within partition ``p`` by their ids ``ranks``."""

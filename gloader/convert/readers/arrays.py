@@ -21,6 +21,7 @@ from gloader.convert.readers.edge_columns import (
     weighted_edges,
 )
 from gloader.convert.readers.node_arrays import check_id_array, to_ids
+from gloader.convert.readers.npy_file import MappedFile, StoredArray
 from gloader.convert.source import FeatureStream
 from gloader.core.aligned_memory import plain_array
 from gloader.errors import ShapeError, SourceError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.convert.readers.npy_file import NpyFile
     from gloader.convert.source import EdgeStream
     from gloader.types import IdArray
 
@@ -69,6 +71,25 @@ def array_edges(
     if weight is not None and weight.shape != edge_index.shape[1:]:
         raise ShapeError(f"edge_weight has shape {weight.shape} for {edge_index.shape[1]} edges")
     return ends_edges(edge_index[0], edge_index[1], where=where, weight=weight)
+
+
+def mapped_array(file: NpyFile) -> NDArray[np.generic]:
+    """Return the array in a ``.npy`` file as a view of the mapped file. No element is read here.
+
+    Raises
+    ------
+    SourceError
+        The file cannot be mapped, or became shorter.
+    """
+    stored = StoredArray(
+        file=MappedFile(file.path),
+        offset=file.data_offset,
+        shape=file.shape,
+        dtype=file.dtype,
+        is_bfloat16=False,
+    )
+    values: NDArray[np.generic] = stored.values()
+    return values.T if file.is_fortran else values
 
 
 def ends_edges(

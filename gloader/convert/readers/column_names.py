@@ -32,12 +32,12 @@ _ENDINGS = ("", "id", "ids", "node", "nodeid", "index", "idx", "vertex")
 # "start" and "end" alone are left out, because they may be times.
 _FROM = {a + b for a, b in product(_SOURCES, _ENDINGS)} - {"start"} | {"u", "row"}
 _TO = {a + b for a, b in product(_DESTINATIONS, _ENDINGS)} - {"end"} | {"v", "col", "column"}
-# Pairs of names that differ in a number: the first end's name, and the second end's.
+# Pairs of names that are ends only together: the first end's name, and the second end's. Most differ in a number.
 _NUMBERED = {
     text.format(1): text.format(2)
     for stem in ("node", "vertex", "entity", "id", "nodeid", "vertexid", "entityid")
     for text in (f"{stem}{{}}", f"{stem}{{}}id")
-}
+} | {"uid": "vid"}
 _IDS = (
     {"id", "ids", "idx", "nid", "vid", "index", "key", "uuid", "guid"}
     | {"node", "nodes", "nodeid", "nodeids", "nodeindex", "nodeidx", "nodekey"}

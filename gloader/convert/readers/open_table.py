@@ -221,6 +221,22 @@ PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
 ARROW_SUFFIXES = frozenset({".arrow", ".arrows", ".feather", ".ipc"})
 MATRIX_SUFFIX = ".mtx"  # ".gz" may follow
 _SUFFIXES = CSV_SUFFIXES | PARQUET_SUFFIXES | ARROW_SUFFIXES | {MATRIX_SUFFIX}
+# The lines of Python that turn a graph of networkx into two tables.
+_AS_TABLES = (
+    "networkx.to_pandas_edgelist(graph).to_parquet('edges.parquet')",
+    "nodes = pandas.DataFrame.from_dict(dict(graph.nodes(data=True)), orient='index')",
+    "nodes.rename_axis('id').to_parquet('nodes.parquet')",
+)
+
+
+def _in_python(*lines: str) -> str:
+    """Return lines of Python as the end of a message."""
+    return f"turn it into tables in Python: {'; '.join(lines)}"
+
+
+_PICKLED = "pickles are never read, because they can run code. If you trust the file, " + _in_python(
+    "graph = pickle.load(open(file, 'rb'))", *_AS_TABLES
+)
 # The remedy for a file that is no table, by its suffix.
 _UNPACK = "unpack it, or pack it with gzip"
 _CURES = {
@@ -234,13 +250,21 @@ _CURES = {
     ".xls": "save it as CSV",
     ".json": "pandas.read_json(file).to_parquet('table.parquet')",
     ".jsonl": "pandas.read_json(file, lines=True).to_parquet('table.parquet')",
-    ".pkl": "pickles are never read; save the table with DataFrame.to_parquet",
     ".npy": "edges as an array are edges.npy in a folder of arrays, npy:FOLDER",
-    ".npz": "edges as an array are edges.npy in a folder of arrays, npy:FOLDER",
+    ".npz": "edges as an array are edges.npy in a folder of arrays, npy:FOLDER. "
+    + _in_python(
+        "matrix = scipy.sparse.load_npz(file).tocoo()",
+        "pandas.DataFrame({'src': matrix.row, 'dst': matrix.col, 'weight': matrix.data}).to_parquet('edges.parquet')",
+    ),
+    ".pkl": f"{_PICKLED} (of a DataFrame: graph.to_parquet('table.parquet'))",
+    ".pickle": _PICKLED,
+    ".gpickle": _PICKLED,
+    ".graphml": _in_python("graph = networkx.read_graphml(file)", *_AS_TABLES),
+    ".gexf": _in_python("graph = networkx.read_gexf(file)", *_AS_TABLES),
+    ".gml": _in_python("graph = networkx.read_gml(file)", *_AS_TABLES),
+    ".net": _in_python("graph = networkx.Graph(networkx.read_pajek(file))", *_AS_TABLES),
     ".pt": "a graph of PyG is pyg:FILE",
     ".bin": "a graph of DGL is dgl:FILE",
-    ".graphml": "graph = networkx.read_graphml(file), then networkx.to_pandas_edgelist(graph).to_parquet("
-    "'table.parquet')",
 }
 
 
@@ -254,6 +278,14 @@ def is_table(path: Path) -> bool:
 def is_matrix(path: Path) -> bool:
     """True if ``path`` is a Matrix Market file by its name, or a folder or pattern of such files."""
     return any(plain_suffix(part) == MATRIX_SUFFIX for part in part_files(path))
+
+
+def is_text_table(table: NumberTable) -> bool:
+    """True for a table in text files, which have no types. Pure."""
+    from gloader.convert.readers.csv_table import CsvTable  # imported late: pyarrow takes 30 MB
+
+    parts = table.parts if isinstance(table, PartedTable) else (table,)
+    return all(isinstance(part, CsvTable) for part in parts)
 
 
 def open_table(path: Path) -> NumberTable:
@@ -295,7 +327,7 @@ def _open_file(path: Path) -> NumberTable:
 def unknown_format(path: Path) -> str:
     """Return the remedy for a file with an unknown suffix, as the end of a message. Pure."""
     known = ", ".join(sorted(_SUFFIXES))
-    cure = _CURES.get(path.suffix.lower(), "rename the file by its format")
+    cure = _CURES.get(path.suffix.lower()) or _CURES.get(plain_suffix(path), "rename the file by its format")
     return f"the name has no known suffix; use one of {known} (.gz after those of text): {cure}"
 
 

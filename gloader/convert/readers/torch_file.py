@@ -64,6 +64,32 @@ def load_mapping(path: Path, *, missing: str) -> Mapping[Any, Any]:
     SourceError
         The file is missing or corrupt, or has other objects.
     """
+    loaded = _loaded(path, missing)
+    if not isinstance(loaded, Mapping):
+        raise SourceError(f"{path} holds a {type(loaded).__name__}; a dictionary was expected")
+    return loaded
+
+
+def load_tensor(path: Path, *, missing: str) -> NDArray[np.generic]:
+    """Return the one dense tensor, or numpy array, in a ``.pt`` file. Takes the parameters of `load_mapping`.
+
+    Raises
+    ------
+    SourceError
+        As `load_mapping`, or the file has something else than a dense array.
+    """
+    loaded = _loaded(path, missing)
+    if isinstance(loaded, np.ndarray):
+        return loaded
+    tensors = dense_tensors({"tensor": loaded})
+    if not tensors:
+        raise SourceError(f"{path} holds a {type(loaded).__name__}; a dense tensor was expected")
+    require_stored(tensors, path)
+    return numpy_arrays(tensors)["tensor"]
+
+
+def _loaded(path: Path, missing: str) -> Any:
+    """Return the object in a file from `torch.save`; see `load_mapping`."""
     import torch
 
     if not path.is_file():
@@ -78,8 +104,6 @@ def load_mapping(path: Path, *, missing: str) -> Mapping[Any, Any]:
         raise SourceError(
             f"{path} is corrupt or holds other objects than numbers and arrays: {str(error)[:200]}"
         ) from error
-    if not isinstance(loaded, Mapping):
-        raise SourceError(f"{path} holds a {type(loaded).__name__}; a dictionary was expected")
     return loaded
 
 

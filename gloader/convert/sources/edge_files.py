@@ -7,21 +7,23 @@ printed summary.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from gloader.convert.readers.column_names import listed
 from gloader.convert.readers.edge_columns import file_column, timed_edges
 from gloader.convert.readers.file_streams import pair_file_edges
 from gloader.convert.readers.npy_file import NpyFile
-from gloader.convert.readers.open_table import is_table, open_table
-from gloader.convert.readers.table_streams import TableEdges
-from gloader.convert.sources.edge_list import edge_table_columns, open_edge_features
+from gloader.convert.readers.open_table import is_table, is_text_table, open_table
+from gloader.convert.readers.table_streams import NUMBER_KINDS, TableEdges
+from gloader.convert.sources.edge_list import edge_table_parts, open_edge_features
 from gloader.core.malformed import shown
+from gloader.dataset.column_values import is_text
 from gloader.errors import ConfigError, GraphError, ShapeError, SourceError
 
 if TYPE_CHECKING:
     from gloader.convert.options import EdgeNames
-    from gloader.convert.readers.table_streams import ColumnNotes
+    from gloader.convert.readers.table_streams import ColumnNotes, NumberTable
     from gloader.convert.source import EdgeStream, FeatureStream
     from gloader.convert.sources.graph_yaml import EdgeEntry
 
@@ -49,6 +51,7 @@ def open_edge_files(
     try:
         if is_table(entry.file):
             edges, rows = open_edge_table(entry, names, budget_bytes, notes)
+            refuse_keys(edges, str(entry.file), types=entry.types)
             return edges.stream(), rows
         return _open_array(entry, names, budget_bytes, notes)
     except (SourceError, ShapeError, GraphError, ConfigError) as error:
@@ -79,7 +82,7 @@ def open_edge_table(
     requested = set(str(names.features).split(","))
     common_features = names.features if requested <= set(table.names) else None
     features = entry.features or common_features
-    return edge_table_columns(
+    return edge_table_parts(
         edges,
         # takes_times and takes_features are False if the user chose "none", which also overrules the entry.
         time=time if names.takes_times else None,
@@ -108,3 +111,53 @@ def _open_array(
     if entry.features is None or not names.takes_features:
         return edges, None
     return edges, open_edge_features(entry.folder / entry.features, budget_bytes=budget_bytes, notes=notes)
+
+
+def refuse_keys(edges: TableEdges, where: str, *, types: tuple[str, str] | None = None) -> None:
+    """Raise GraphError if an end of edges is a column of texts, which are keys and no node ids.
+
+    The message has a ``graph.yaml`` with the columns of the edges, ready to be completed.
+
+    Parameters
+    ----------
+    edges : the edges
+    where : the source or file, for messages
+    types : the node types of the ends in a ``graph.yaml``, or None for ``edges:FILE``
+    """
+    table = edges.table
+    for column in (edges.src, edges.dst):
+        first = _first_text(table, column) if column in table.names else None
+        if first is not None:
+            break
+    else:
+        return
+    source, destination = types or ("node", "node")
+    nodes = ", ".join(
+        f"{name}: {{file: NODES.csv, key: COLUMN, columns: [COLUMN, ...], labels: COLUMN}}"
+        for name in dict.fromkeys((source, destination))
+    )
+    ends = f"src: {source}.{edges.src}, dst: {destination}.{edges.dst}"
+    flags = (
+        "name the table of nodes with --nodes FILE --node-key COLUMN --columns COLUMN,..., or give --keys, so that the "
+        "edges' keys make the nodes; or "
+    )
+    # The error is one line on the screen, so the description is in YAML's form of one line.
+    raise GraphError(
+        f"{where}: column {shown(column)} holds texts such as {shown(first)}. Node ids are whole numbers from 0, and "
+        f"texts are keys: {flags if types is None else ''}prepare a file graph.yaml with this line: "
+        f"{{nodes: {{{nodes}}}, edges: {{to: {{file: {table.path.name}, {ends}}}}}}}"
+    )
+
+
+# Texts in a text file that may be numbers in another form, such as '0' in marks, or 0x1f. The reader judges them.
+_NUMBER_LIKE = re.compile(r"[^A-Za-z]*|0[xX][0-9A-Fa-f]+")
+
+
+def _first_text(table: NumberTable, column: str) -> str | None:
+    """Return the first value of a column of texts, or None if the column may hold numbers."""
+    if table.kind(column) in NUMBER_KINDS or not is_text(table.arrow_type(column)):
+        return None
+    for batch in table.read_arrow([column], error=SourceError):
+        first = str(batch.column(0)[0].as_py())
+        return None if is_text_table(table) and _NUMBER_LIKE.fullmatch(first) else first
+    return None

@@ -1,7 +1,7 @@
-"""The source ``edges:FILE``: an edge list as CSV or Parquet, with separate files for features, labels and splits.
+"""The files of a graph of tables: feature rows, labels, splits, and the columns of edge tables.
 
-`open_edges` opens the source. The other functions open its files one by one, and also serve the source ``tables:DIR``.
-The parameter ``notes`` collects lines on the role of each column, for the *receipt*: the conversion's printed summary.
+The functions open the files one by one, for the sources ``edges:FILE`` and ``tables:DIR``. The parameter ``notes``
+collects lines on the role of each column, for the *receipt*: the conversion's printed summary.
 """
 
 from __future__ import annotations
@@ -12,20 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from gloader.convert.node_order import JOINED_NODE_BYTES
 from gloader.convert.options import NONE
-from gloader.convert.readers.node_arrays import (
-    count_classes,
-    no_labels,
-    random_splits,
-    read_labels,
-    read_split,
-    require_node_memory,
-    to_labels,
-)
+from gloader.convert.readers.node_arrays import read_labels, read_split, to_labels
 from gloader.convert.readers.node_tables import label_columns, node_features, node_labels
 from gloader.convert.readers.npy_file import NpyFile, npz_members
-from gloader.convert.readers.open_table import is_matrix, is_table, open_table, part_files, unknown_format
+from gloader.convert.readers.open_table import is_matrix, is_table, open_table, unknown_format
 from gloader.convert.readers.table_streams import ColumnNotes, TableEdges, column_text, table_features
-from gloader.convert.source import EdgeStream, FeatureStream, Source, Splits
+from gloader.convert.source import EdgeStream, FeatureStream, Splits
 from gloader.convert.sources.npy import open_feature_file
 from gloader.core.malformed import shown
 from gloader.errors import ConfigError, SourceError
@@ -33,7 +25,7 @@ from gloader.errors import ConfigError, SourceError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gloader.convert.options import LabelsAs, SourceOptions
+    from gloader.convert.options import LabelsAs
     from gloader.types import IdArray
 
 
@@ -193,6 +185,22 @@ def edge_table_columns(
     features: str | None,
     budget_bytes: int,
     notes: ColumnNotes,
+    keys: tuple[str, str] = ("--edge-time", "--edge-features"),
+) -> tuple[EdgeStream, FeatureStream | None]:
+    """Return a table's edges with times as a stream, and the edge features; see `edge_table_parts`."""
+    table_edges, rows = edge_table_parts(
+        edges, time=time, features=features, budget_bytes=budget_bytes, notes=notes, keys=keys
+    )
+    return table_edges.stream(), rows
+
+
+def edge_table_parts(
+    edges: TableEdges,
+    *,
+    time: str | None,
+    features: str | None,
+    budget_bytes: int,
+    notes: ColumnNotes,
     features_file: Path | None = None,
     keys: tuple[str, str] = ("--edge-time", "--edge-features"),
 ) -> tuple[TableEdges, FeatureStream | None]:
@@ -265,104 +273,3 @@ def _missing(key: str, name: str, edges: TableEdges, *, what: str = "column") ->
     columns = [column for column in edges.table.names if column not in (edges.src, edges.dst)]
     existing = ", ".join(columns) or "none besides its two ends"
     return f"{key} {shown(name)}: {edges.table.path} has no such {what}; it has {existing}"
-
-
-# File names that are no name for a graph. The folder's name is used instead.
-_PLAIN_NAMES = ("edge", "edges", "edge_list", "edgelist", "edge_index", "graph", "data")
-
-
-def open_edges(argument: str, options: SourceOptions) -> Source:
-    """Open an edge list, with the features and labels that ``options`` name.
-
-    The edge list is a ``.csv``, ``.tsv`` or ``.txt`` (also ``.gz``), a ``.parquet``, or a folder or pattern of such
-    files. Its columns have names such as src, dst and weight. Without a header, the first two columns are the ends. If
-    there are three columns, the third is the weight. ``options`` name the columns for edge times and edge features.
-
-    Features are a ``.npy`` (N, F), a ``.npz`` with a scipy CSR matrix, or a table with a row per node. Labels are a
-    ``.npy`` (N,) or a table with a row per node. In such tables, an id column gives each row's node. Splits are a
-    ``.npz`` or a folder of ``.npy`` with train, valid and test. Without splits, labelled nodes are split 60/20/20 at
-    random by ``options.seed``. Labels are optional if edges are predicted.
-
-    Raises
-    ------
-    ConfigError
-        Features or required labels are not named, or the table has no such column of times or edge features.
-    SourceError
-        A file is missing, truncated or malformed.
-    GraphError
-        The ids in the table are no integers.
-    """
-    path = _require_path(Path(argument))
-    if options.features is None:
-        raise ConfigError(f"edges:{argument} needs features; name their file with --features FILE")
-    if options.labels is None and options.needs_labels:
-        raise ConfigError(
-            f"edges:{argument} needs labels; name their file with --labels FILE, or predict edges, with "
-            "--edge-split 80/10/10 or --edge-table, which needs no labels"
-        )
-    budget = options.budget_bytes
-    notes = ColumnNotes()
-    table = open_table(path)
-    if is_matrix(path):
-        from gloader.convert.readers.matrix_market import require_square  # imported late: pyarrow takes 30 MB
-
-        require_square(table)
-    table_edges, edge_features = edge_table_columns(
-        TableEdges.open(table, src=options.src, dst=options.dst),
-        time=options.edge_time,
-        features=options.edge_features,
-        budget_bytes=budget,
-        notes=notes,
-    )
-    edges = table_edges.stream()
-    features, row_ids = open_node_features(
-        _require_path(options.features), budget_bytes=budget, notes=notes, labels=options.labels
-    )
-    num_nodes = features.num_rows
-    require_node_memory(num_nodes, budget, str(options.features))
-    labels = (
-        no_labels(num_nodes)
-        if options.labels is None
-        else read_label_file(
-            _require_path(options.labels),
-            num_nodes=num_nodes,
-            budget_bytes=budget,
-            notes=notes,
-            labels_as=options.labels_as,
-        )
-    )
-    splits = (
-        random_splits(labels, seed=options.seed)
-        if options.splits is None
-        else read_split_files(options.splits.expanduser(), num_nodes=num_nodes, budget_bytes=budget)
-    )
-    return Source(
-        name=_name_of(path),
-        origin=f"edges:{argument}",
-        num_nodes=num_nodes,
-        num_classes=count_classes(labels),
-        edges=edges,
-        features=features,
-        row_ids=row_ids,
-        labels=labels,
-        label_names=label_names(options.labels, labels),
-        splits=splits,
-        edge_features=edge_features,
-        edge_file=path,
-        resident_bytes=held_bytes(features, row_ids) + reading_bytes(edges, edge_features, features),
-        column_notes=tuple(notes.lines),
-        unused=notes.unused,
-    )
-
-
-def _name_of(path: Path) -> str:
-    """Return the graph's name: the file's stem, or the folder's name for a file such as edges.csv."""
-    stem = Path(path.stem).stem
-    return (path.resolve().parent.name or stem) if stem.lower() in _PLAIN_NAMES else stem
-
-
-def _require_path(path: Path | None) -> Path:
-    """Return the path with ``~`` expanded. Raise SourceError if there is no such file."""
-    expanded = Path() if path is None else path.expanduser()
-    part_files(expanded)  # raises if there are no files
-    return expanded

@@ -19,7 +19,7 @@ numbers. `read_graph_yaml` reads the description, and opens none of its files. D
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from gloader.convert.options import FILLS
@@ -126,6 +126,8 @@ class GraphYaml:
     # Types that only relations name. The keys of their edges make their nodes.
     unlisted: tuple[str, ...] = ()
     dangling: Dangling | None = None  # None means that the description does not say it, so it is an error
+    # Flags that stand for places such as "nodes.user.key", if the description was made from flags.
+    flags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_keyed(self) -> bool:
@@ -139,8 +141,9 @@ class GraphYaml:
         )
 
     def where(self, *keys: str) -> str:
-        """Return the file and the key, for messages."""
-        return f"{self.path}: {'.'.join(keys)}"
+        """Return the file and the key, or the flag, for messages."""
+        place = ".".join(keys)
+        return self.flags.get(place, str(self.path)) if self.flags else f"{self.path}: {place}"
 
     @contextmanager
     def naming(self, *keys: str) -> Iterator[None]:

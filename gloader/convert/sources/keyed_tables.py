@@ -8,7 +8,7 @@ files with feature columns. The conversion reads the rows, when it numbers the k
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from gloader.convert.columns.specs import column_specs, kind_in
 from gloader.convert.columns.split_column import SplitSpec
@@ -17,7 +17,7 @@ from gloader.convert.keyed_graph import KeyedGraph, KeyedNodes, KeyedRelation, L
 from gloader.convert.keys.values import key_kind
 from gloader.convert.readers.column_names import listed
 from gloader.convert.readers.node_tables import id_column
-from gloader.convert.readers.open_table import PartedTable, is_matrix, is_table, open_table
+from gloader.convert.readers.open_table import is_matrix, is_table, is_text_table, open_table
 from gloader.convert.readers.table_streams import ColumnNotes
 from gloader.convert.source import only_labelled
 from gloader.convert.sources.edge_files import open_edge_files, open_edge_table
@@ -48,7 +48,7 @@ _LABEL_KEYS: Final = ("column", "columns", "as")
 
 
 def open_keyed(
-    graph: GraphYaml, origin: str, options: SourceOptions, *, unused: tuple[str, ...]
+    graph: GraphYaml, origin: str, options: SourceOptions, *, unused: tuple[str, ...] = ()
 ) -> KeyedGraph:
     """Open the files of a description with keys.
 
@@ -205,7 +205,9 @@ class _Opening:
         """Return feature columns, after a check that the table has them and that their kinds fit."""
         if given is None or table is None:
             return ()
-        return tuple(kind_in(each, table) for each in column_specs(given, where=where))
+        # Flags are parsed already.
+        specs = given if isinstance(given, tuple) else column_specs(given, where=where)
+        return tuple(kind_in(each, table) for each in specs)
 
     def _labels(
         self, name: str, entry: NodeEntry, table: NumberTable | None
@@ -291,16 +293,8 @@ def _kinds(
         try:
             kinds[name] = key_kind(
                 [(place, table.arrow_type(column)) for place, table, column in found],
-                text_places={place for place, table, _ in found if _is_text_file(table)},
+                text_places={place for place, table, _ in found if is_text_table(table)},
             )
         except SourceError as error:
             raise SourceError(f"{graph.path}: keys of {name!r}: {error}") from error
     return kinds
-
-
-def _is_text_file(table: NumberTable) -> bool:
-    """True for a table in text files, which have no types."""
-    from gloader.convert.readers.csv_table import CsvTable  # imported late: pyarrow takes 30 MB
-
-    parts = table.parts if isinstance(table, PartedTable) else (table,)
-    return all(isinstance(part, CsvTable) for part in parts)

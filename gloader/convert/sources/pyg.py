@@ -93,9 +93,14 @@ def pyg_source(data: object, saved: SavedGraph, *, is_mapped: bool) -> AnySource
         )
     nodes: dict[str, NodeStore] = {}
     relations: list[EdgeStore] = []
+    unused: list[str] = []
     resident = 0
     for key, store in stores.items():
-        if key == _GLOBAL or not isinstance(store, Mapping):
+        if not isinstance(store, Mapping):
+            unused.append(f"{key} ({type(store).__name__}) of no type")
+            continue
+        if key == _GLOBAL:
+            unused += [f"{each} of no type" for each in attributes_of(store, str(where)).unused()]
             continue
         attributes = attributes_of(store, f"{where}[{_key_text(key)}]")
         resident += 0 if is_mapped else attributes.num_bytes
@@ -103,7 +108,8 @@ def pyg_source(data: object, saved: SavedGraph, *, is_mapped: bool) -> AnySource
             relations.append(_edge_store(attributes, _relation(key, where), saved.edge_names))
         else:
             nodes[str(key)] = NodeStore(num_nodes=_num_nodes(store, attributes), arrays=attributes)
-    return stored_source(nodes, relations, saved, resident_bytes=resident)
+    source = stored_source(nodes, relations, saved, resident_bytes=resident)
+    return replace(source, unused=(*source.unused, *unused))
 
 
 def _relation(key: tuple[Any, ...], where: Path | str) -> Relation:

@@ -1,6 +1,7 @@
 """Tables whose nodes have keys: one dataset from any format, the right edges behind the keys, and clear refusals."""
 
 import gzip
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
 from gloader.dataset import Dataset
-from gloader.errors import BudgetError, ConfigError, ShapeError, SourceError, StoreExistsError
+from gloader.errors import BudgetError, ConfigError, GraphError, ShapeError, SourceError, StoreExistsError
 
 N, E = 40, 300
 CITIES = ("Oslo", "Paris", "Rome")
@@ -470,3 +471,98 @@ def test_training_and_predictions_by_key(tmp_path, csv_folder, capsys):
     lines = predictions["csv"].read_text().splitlines()
     assert lines[0] == '"key","class","name"'
     assert len(lines) == N + 1
+
+
+def list_options(folder, **more):
+    return SourceOptions(src="follower", dst="followee", memory_budget_bytes=10**8, **more)
+
+
+def test_a_list_of_edges_takes_a_table_of_nodes(tmp_path, csv_folder):
+    options = list_options(
+        csv_folder,
+        nodes=csv_folder / "users.csv",
+        node_key="user_id",
+        columns="age,city:category",
+        labels=Path("churned"),
+        edge_time="since",
+    )
+    source = open_source(f"edges:{csv_folder / 'follows.csv'}", options)
+    report = prepare(source, tmp_path / "out", PrepareOptions(memory_budget_bytes=10**8))
+    dataset, _ = made(csv_folder, tmp_path / "other")
+    assert [row[:2] for row in pairs_of(Dataset.open(tmp_path / "out"))] == [
+        row[:2] for row in pairs_of(dataset)
+    ]
+    assert np.array_equal(
+        Dataset.open(tmp_path / "out").to_numpy()["features"], dataset.to_numpy()["features"]
+    )
+    assert report.receipt["keys"] == "user_id of users.csv, text, 40"
+    assert "strength (number) of follows.csv" in report.receipt["not used"]
+
+
+def test_a_list_of_edges_may_have_keys_alone(tmp_path, csv_folder):
+    options = list_options(csv_folder, keys=True, needs_labels=False)
+    source = open_source(f"edges:{csv_folder / 'follows.csv'}", options)
+    prepare(source, tmp_path / "out", PrepareOptions(memory_budget_bytes=10**8, edge_split=(0.8, 0.1, 0.1)))
+    follows = tables()["follows"].to_pydict()
+    ends = [key for pair in zip(follows["follower"], follows["followee"], strict=True) for key in pair]
+    assert Dataset.open(tmp_path / "out").keys_of(np.arange(N), "node").tolist() == list(dict.fromkeys(ends))
+
+
+HOLDS_TEXTS = (
+    r"column 'follower' holds texts such as 'u\d+'. Node ids are whole numbers from 0, and texts are keys: name the "
+    r"table of nodes with --nodes FILE .* prepare a file graph.yaml with this line: {nodes: {node: {file: NODES.csv, "
+    r"key: COLUMN, columns: \[COLUMN, ...\], labels: COLUMN}}, edges: {to: {file: follows.csv, src: node.follower, "
+    r"dst: node.followee}}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({}, GraphError, HOLDS_TEXTS),
+        ({"columns": "age"}, GraphError, "holds texts"),
+        (
+            {"columns": "age", "keys": True},
+            ConfigError,
+            "--columns is about a table of nodes: name it with --nodes",
+        ),
+        (
+            {"nodes": "users.csv", "keys": True},
+            ConfigError,
+            "--nodes names the table of nodes, and --keys says that",
+        ),
+        (
+            {"nodes": "users.csv", "node_key": "name"},
+            SourceError,
+            r"--node-key is 'name'; the columns of .*users\.csv",
+        ),
+        (
+            {"nodes": "orders.csv"},
+            ConfigError,
+            r"orders\.csv has the columns buyer, sku, price; name the one that",
+        ),
+        ({"nodes": "users.csv", "columns": "town"}, SourceError, r"users\.csv has no column 'town'"),
+    ],
+)
+def test_what_a_list_of_edges_lacks_is_named(tmp_path, options, error, message):
+    folder = written(tmp_path / "shop", one_type())
+    given = options | ({"nodes": folder / options["nodes"]} if "nodes" in options else {})
+    with pytest.raises(error, match=message):
+        open_source(f"edges:{folder / 'follows.csv'}", list_options(folder, **given))
+
+
+def test_the_line_of_the_refusal_is_a_description(tmp_path):
+    folder = written(tmp_path / "shop", one_type())
+    with pytest.raises(GraphError) as caught:
+        open_source(f"edges:{folder / 'follows.csv'}", list_options(folder))
+    line = str(caught.value).partition("this line: ")[2]
+    line = line.replace("NODES.csv", "users.csv").replace("key: COLUMN", "key: user_id")
+    line = line.replace("[COLUMN, ...]", "[age]").replace("labels: COLUMN", "labels: churned")
+    (folder / "graph.yaml").write_text(line)
+    dataset, _ = made(folder, tmp_path / "out")
+    assert dataset.num_nodes == N
+
+
+def test_flags_about_keys_are_refused_for_other_sources(csv_folder):
+    with pytest.raises(ConfigError, match="--nodes, --keys and --dangling are about edges:FILE"):
+        open_source(f"tables:{csv_folder}", SourceOptions(dangling="drop"))

@@ -61,7 +61,7 @@ def refused(error=SourceError, **options):
 @pytest.mark.reliability("S3")
 @pytest.mark.parametrize(
     "names",
-    ["src,dst", "SOURCE,Target", "from,to", "U,V", "src_id,dst_id", "FromNodeId,ToNodeId", "head,tail",
+    ["src,dst", "SOURCE,Target", "from,to", "U,V", "u_id,v_id", "src_id,dst_id", "FromNodeId,ToNodeId", "head,tail",
      "subject,object", "node1,node2", "id_1,id_2", "userId:START_ID(User),:END_ID(Item)", "source node,target node",
      "row,col"],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from table_worlds import World
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.readers.checked_rows import CheckedRows
-from gloader.convert.sources.edge_list import open_edges
+from gloader.convert.sources.edge_source import open_edges
 from gloader.dataset import Dataset
 from gloader.errors import GloaderError
 

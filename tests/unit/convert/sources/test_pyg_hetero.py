@@ -105,3 +105,18 @@ def test_nodes_are_counted_by_what_there_is_of_each(tmp_path, data):
     del data["author"].num_nodes
     data["author"].n_id = torch.arange(9)
     assert opened(tmp_path, data).nodes[1].num_nodes == 9
+
+
+def test_what_belongs_to_no_type_is_named(tmp_path, data):
+    data["paper"].node_year = torch.arange(40)
+    data[CITES].edge_type = torch.arange(90)
+    data[CITES].edge_label_index = torch.zeros((2, 4), dtype=torch.long)
+    data.mean = torch.ones(3)
+    data.title = "a library"
+    assert opened(tmp_path, data).unused == (
+        "node_year (N,) of paper",
+        "edge_type (E,) of paper:cites:paper",
+        "edge_label_index (2, 4) of paper:cites:paper",
+        "mean (3,) of no type",
+        "title (str) of no type",
+    )

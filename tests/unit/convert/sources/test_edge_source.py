@@ -9,7 +9,7 @@ import scipy.sparse
 from convert_helpers import read_all
 
 from gloader.convert.options import SourceOptions
-from gloader.convert.sources.edge_list import _name_of, open_edges
+from gloader.convert.sources.edge_source import _name_of, open_edges
 from gloader.errors import ConfigError, GraphError, SourceError
 
 EDGES = [(i % 7, i * i % 9) for i in range(500)]
@@ -109,7 +109,10 @@ def test_bad_text_names_file_row_and_value(tmp_path, options, content, message):
             pa.array([1.0, 2.0]),
             "column 'src' has type double; ids are whole numbers: if all of these ids are",
         ),
-        (pa.array(["1", "2"]), "column 'src' has type string; it must hold integers"),
+        (
+            pa.array(["1", "2"]),
+            "column 'src' holds texts such as '1'. Node ids are whole numbers from 0, and texts are keys: name",
+        ),
         (pa.array([1, None]), "row 1, column 'src' is null; every row needs a value"),
         (
             pa.array([1, 2**63], pa.uint64()),
