@@ -288,6 +288,25 @@ def is_text_table(table: NumberTable) -> bool:
     return all(isinstance(part, CsvTable) for part in parts)
 
 
+def require_square(table: NumberTable) -> None:
+    """Refuse a matrix whose rows and columns cannot be the same nodes. Other tables pass. Pure.
+
+    Raises
+    ------
+    SourceError
+        The numbers of rows and columns differ. The message has both, and says how to describe two node types.
+    """
+    from gloader.convert.readers.matrix_market import MatrixTable  # imported late: pyarrow takes 30 MB
+
+    for part in table.parts if isinstance(table, PartedTable) else (table,):
+        if isinstance(part, MatrixTable) and part.shape[0] != part.shape[1]:
+            raise SourceError(
+                f"{part.path} has {part.shape[0]:,} rows and {part.shape[1]:,} columns, so they are different nodes: "
+                f"name two node types and the relation 'first:to:second: {part.path.name}' in a graph.yaml, whose "
+                "folder is the source tables:FOLDER"
+            )
+
+
 def open_table(path: Path) -> NumberTable:
     """Open the CSV, Parquet or Arrow file at ``path``, or the part files in a folder or of a pattern.
 
