@@ -11,6 +11,8 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
 import pytest
 from run_server import RunServer
 
@@ -157,11 +159,17 @@ def test_a_full_disk_at_any_write_of_keys_leaves_nothing(
         assert left(place) == []
 
 
-def test_a_disk_without_room_for_the_ids_is_refused_at_once(
+def test_a_disk_without_room_for_the_ids_is_refused_before_the_keys_are_read(
     shop: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    table = pc.read_csv(shop.with_name("orders.csv"))
+    pq.write_table(table, shop.with_name("orders.parquet"))
+    other = shop.with_name("parquet.yaml")
+    other.write_text(shop.read_text().replace("orders.csv", "orders.parquet"))
     monkeypatch.setattr("gloader.ssd_store.os_io.free_bytes", lambda *_, **__: 100_000)
-    source = open_source(f"tables:{shop}", SourceOptions(memory_budget_bytes=10**8))
-    with pytest.raises(StoreWriteError, match=r"needs \d+ bytes .* has 100000 bytes"):
+    monkeypatch.setattr("gloader.convert.key_numbers.numbered", None)
+    source = open_source(f"tables:{other}", SourceOptions(memory_budget_bytes=10**8))
+    # Each of the two ends of an edge takes 8 bytes.
+    with pytest.raises(StoreWriteError, match=rf"needs {16 * table.num_rows} bytes .* has 100000 bytes"):
         prepare(source, place / "out", PrepareOptions(memory_budget_bytes=10**8))
     assert left(place) == []
