@@ -26,7 +26,7 @@ from gloader.training.dataset_checks import (
     num_outputs,
     require_training_nodes,
 )
-from gloader.training.evaluate import predict_classes, predict_outputs, to_probabilities
+from gloader.training.evaluate import predict_classes, predict_outputs
 from gloader.training.model_spec import spec_of
 from gloader.training.objectives import NODE_CLASSES, BinaryClasses, LabelBits, NodeClasses, NodeValues
 from gloader.training.scores import METRICS
@@ -202,7 +202,7 @@ class NodeTask:
             outputs = predict_outputs(model, left, nodes, on_progress).reshape(labels.shape)
         return Evaluation(
             score=self._measured(outputs, labels).value,
-            summary=lambda: self._summary(outputs, labels),
+            summary=lambda: self._summary(split, outputs, labels),
         )
 
     def _known(self, split: Split) -> tuple[IdArray, NDArray[Any]]:
@@ -216,15 +216,14 @@ class NodeTask:
         """Return the metric's `Score` of ``outputs`` for ``labels``, of the same shape."""
         return self.measure.compute(outputs, labels, names=self._names, threshold=_LOGIT)
 
-    def _summary(self, outputs: NDArray[Any], labels: NDArray[Any]) -> Mapping[str, Any]:
-        """Return the content of ``scores.json``. Logits in ``outputs`` become probabilities, in place."""
+    def _summary(self, split: Split, outputs: NDArray[Any], labels: NDArray[Any]) -> Mapping[str, Any]:
+        """Return the content of ``scores.json``."""
         # This import is late: a run without a folder needs no summary.
         from gloader.training.score_summary import score_summary
 
-        if self.kind in ("binary", "multilabel"):
-            to_probabilities(outputs)
         names = self.dataset.labelled.label_names if self.kind == "classes" else self._names
-        return score_summary(self.kind, outputs, labels, names)
+        are_logits = self.kind in ("binary", "multilabel")
+        return score_summary(self.kind, outputs, labels, names, are_logits=are_logits) | {"split": split}
 
     @property
     def _names(self) -> Sequence[str] | None:
