@@ -473,6 +473,48 @@ def test_training_and_predictions_by_key(tmp_path, csv_folder, capsys):
     assert len(lines) == N + 1
 
 
+def test_encoders_are_fitted_to_the_training_nodes(tmp_path):
+    yaml = one_type().replace("[age, {name: city, as: category}]", "[{name: age, as: standard}]")
+    dataset, _ = made(written(tmp_path / "shop", yaml), tmp_path / "out")
+    users = tables()["users"].to_pydict()
+    ages, is_train = np.array(users["age"]), np.array(users["fold"]) < 3
+    wanted = (ages - ages[is_train].mean()) / ages[is_train].std()
+    assert np.allclose(dataset.to_numpy()["features"][:, 0], wanted, atol=1e-5)
+    assert np.array_equal(
+        dataset.encoders().encode(pa.table({"age": users["age"]})), dataset.to_numpy()["features"]
+    )
+
+
+def numbered_keys(given):
+    """Return the tables with whole numbers as keys of users."""
+    number = {key: 10**12 + int(key[1:]) for key in given["users"]["user_id"].to_pylist()}
+    columns = {"users": ["user_id"], "follows": ["follower", "followee"], "orders": ["buyer"]}
+    for name, keys in columns.items():
+        values = given[name].to_pydict()
+        given[name] = pa.table(values | {key: [number[value] for value in values[key]] for key in keys})
+    return given
+
+
+@pytest.mark.parametrize("form", [".csv", ".parquet"])
+def test_keys_of_text_files_adapt_to_the_types_of_others(tmp_path, form):
+    given = numbered_keys(tables())
+    folder = written(tmp_path / "shop", one_type(form), given, form=form)
+    (folder / "graph.yaml").write_text(one_type(form).replace("users" + form, "users.parquet"))
+    pq.write_table(given["users"], folder / "users.parquet")
+    dataset, receipt = made(folder, tmp_path / "out")
+    assert dataset.keys_of(np.arange(N)).tolist() == given["users"]["user_id"].to_pylist()
+    assert dataset.keys_of([0]).dtype == np.int64
+    assert receipt["keys"] == "user_id of users.parquet, int64, 40"
+
+
+def test_keys_of_two_types_of_columns_are_refused(tmp_path):
+    folder = written(tmp_path / "shop", one_type(".parquet"), form=".parquet")
+    pq.write_table(numbered_keys(tables())["users"], folder / "users.parquet")
+    message = r"keys of 'user': .*users\.parquet, column 'user_id' has keys of type int64 \(integers\), and .*follows"
+    with pytest.raises(SourceError, match=message):
+        made(folder, tmp_path / "out")
+
+
 def list_options(folder, **more):
     return SourceOptions(src="follower", dst="followee", memory_budget_bytes=10**8, **more)
 
@@ -566,3 +608,28 @@ def test_the_line_of_the_refusal_is_a_description(tmp_path):
 def test_flags_about_keys_are_refused_for_other_sources(csv_folder):
     with pytest.raises(ConfigError, match="--nodes, --keys and --dangling are about edges:FILE"):
         open_source(f"tables:{csv_folder}", SourceOptions(dangling="drop"))
+
+
+def test_pairs_of_keys_get_their_scores(tmp_path, csv_folder, capsys):
+    out, run = str(tmp_path / "out"), str(tmp_path / "run")
+    words = ["--edge-split", "80/10/10", "--order", "degree"]
+    assert main(["prepare", f"tables:{csv_folder}", out, *words]) == 0
+    settings = ["--epochs", "1", "--batch-size", "32", "--hidden", "4", "--fanout", "3,3"]
+    assert main(["train", "--dataset", out, "--task", "link", "--out", run, *settings]) == 0
+    pc.write_csv(tables()["follows"].select(["follower", "followee"]).slice(0, 9), tmp_path / "pairs.csv")
+    ids = Dataset.open(out).ids_of(tables()["users"]["user_id"].to_pylist())
+    # An array has the rows of the table of users.
+    number = {key: row for row, key in enumerate(tables()["users"]["user_id"].to_pylist())}
+    pairs = [[number[key] for key in row.values()] for row in pc.read_csv(tmp_path / "pairs.csv").to_pylist()]
+    assert ids.tolist() != list(range(N))
+    np.save(tmp_path / "pairs.npy", np.array(pairs))
+    for suffix, given in (("csv", "csv"), ("npy", "npy")):
+        words = ["--pairs", str(tmp_path / f"pairs.{given}"), "--out", str(tmp_path / f"scores.{suffix}")]
+        assert main(["infer", "--dataset", out, "--checkpoint", run, *words]) == 0
+    scores = pc.read_csv(tmp_path / "scores.csv")
+    assert scores.select(["follower", "followee"]).equals(pc.read_csv(tmp_path / "pairs.csv"))
+    assert np.allclose(scores["score"].to_numpy(), np.load(tmp_path / "scores.npy"))
+    capsys.readouterr()
+    words = ["--pairs", str(tmp_path / "pairs.npy"), "--out", str(tmp_path / "scores.csv")]
+    assert main(["infer", "--dataset", out, "--checkpoint", run, *words]) == 2
+    assert "a table of scores needs --pairs as a table" in capsys.readouterr().err
