@@ -24,7 +24,8 @@ from gloader.convert.prepare import prepare
 from gloader.convert.readers.arrays import EdgeArrays, array_csc_edges, array_edges, array_features
 from gloader.convert.readers.attributes import Attributes, EdgeStore, NodeStore, SavedGraph, stored_source
 from gloader.convert.readers.node_arrays import count_classes, random_splits
-from gloader.convert.source import RandomSplits, Source
+from gloader.convert.receipt import NO_SPLIT
+from gloader.convert.source import Source
 from gloader.core.fanouts import parse_relation
 from gloader.core.ids import RangePart
 from gloader.core.near_names import near_options
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.convert.keyed_graph import KeyedGraph
     from gloader.convert.options import LabelsAs
     from gloader.convert.source import AnySource, EdgeStream
     from gloader.types import Relation
@@ -197,8 +199,8 @@ def write_numpy(
     classes = attributes.labels(
         "y",
         num_nodes=len(rows),
-        needs_labels=_needs_labels(arrays_and_options),
-        labels_as=_labels_as(arrays_and_options),
+        needs_labels=needs_labels(arrays_and_options),
+        labels_as=take_labels_as(arrays_and_options),
     )
     edges = _edges(arrays, num_nodes=len(rows))
     columns = given_columns(
@@ -218,7 +220,7 @@ def write_numpy(
         splits=attributes.splits(len(rows)) or random_splits(classes, seed=seed),
         links=array_tables(arrays_and_options.pop("links", None) or {}),
     )
-    _write(source, path, arrays_and_options, seed=seed)
+    write_source(source, path, arrays_and_options, seed=seed)
 
 
 @near_options("Dataset.from_numpy_hetero", _OF_HETERO)
@@ -325,13 +327,13 @@ def write_hetero(
             origin="numpy",
             where="from_numpy_hetero",
             seed=seed,
-            needs_labels=bool(labels) or _needs_labels(options),
-            labels_as=_labels_as(options),
+            needs_labels=bool(labels) or needs_labels(options),
+            labels_as=take_labels_as(options),
         ),
     )
     # The receipt gets no notes on the roles of columns, because the user gave each array under the keyword of its role.
     source = replace(source, links=array_tables(options.pop("links", None) or {}), column_notes=())
-    _write(source, path, options, num_classes=num_classes, seed=seed)
+    write_source(source, path, options, num_classes=num_classes, seed=seed)
 
 
 def _node_store(
@@ -376,7 +378,7 @@ def write_pyg(
 
     # The tensors belong to the caller, so they do not count as the conversion's memory (``is_mapped``).
     source = pyg_source(data, _saved(path, "pyg", "data", options, seed=seed), is_mapped=True)
-    _write(source, path, options, num_classes=num_classes, seed=seed)
+    write_source(source, path, options, num_classes=num_classes, seed=seed)
 
 
 @near_options("Dataset.from_dgl", (*_COLUMNS, *_OPTIONS))
@@ -403,10 +405,10 @@ def write_dgl(
     if not hasattr(graph, "is_homogeneous"):
         raise SourceError(f"graph holds a {type(graph).__name__}; expected a dgl.DGLGraph")
     source = DglGraph.of(graph.cpu()).source(_saved(path, "dgl", "graph", options, seed=seed))
-    _write(source, path, options, num_classes=num_classes, seed=seed)
+    write_source(source, path, options, num_classes=num_classes, seed=seed)
 
 
-def _needs_labels(options: Mapping[str, Any]) -> bool:
+def needs_labels(options: Mapping[str, Any]) -> bool:
     """True if no option makes link tables, so that the dataset's task needs node labels. Pure."""
     return not any(options.get(key) for key in ("links", "edge_split", "edge_tables"))
 
@@ -429,12 +431,12 @@ def _saved(
         where=where,
         seed=seed,
         edge_names=EdgeNames(time=options.pop(EDGE_TIMES, None), features=options.pop(EDGE_FEATURES, None)),
-        needs_labels=_needs_labels(options),
-        labels_as=_labels_as(options),
+        needs_labels=needs_labels(options),
+        labels_as=take_labels_as(options),
     )
 
 
-def _labels_as(options: dict[str, Any]) -> LabelsAs | None:
+def take_labels_as(options: dict[str, Any]) -> LabelsAs | None:
     """Remove "labels_as" from the caller's ``options``, and return it. Raises ConfigError for an unknown value."""
     given: LabelsAs | None = options.pop("labels_as", None)
     if given not in (None, "classes", "values"):
@@ -557,8 +559,8 @@ def _edges(arrays: Mapping[str, NDArray[Any] | None], *, num_nodes: int) -> Edge
     raise ConfigError("give the topology as edge_index=, or as indptr= and indices=")
 
 
-def _write(
-    source: AnySource,
+def write_source(
+    source: AnySource | KeyedGraph,
     path: str | os.PathLike[str],
     options: Mapping[str, Any],
     *,
@@ -600,7 +602,7 @@ def _write(
     report = prepare(source, Path(path), PrepareOptions(**settings))
     for name, text in report.receipt.items():
         # Unused input and a random split are warnings. Other lines are information.
-        is_warning = name == NOT_USED or (name == "split" and isinstance(source.splits, RandomSplits))
+        is_warning = name == NOT_USED or (name == "split" and NO_SPLIT in text)
         _LOG.log(logging.WARNING if is_warning else logging.INFO, "%s: %s: %s", path, name, text)
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _MARKED_SHARE: Final = 64  # marks of nodes with edges take at most 1/64 of the memory budget
 _LABELS_COUNTED: Final = 1 << 20  # labels per step of counting
 _MOST_CLASSES: Final = 8  # with more classes or label columns, a line has only the range of their sizes
+NO_SPLIT: Final = "none was given"  # in the line on splits that are random because the source has none
 _MOST_PARTS: Final = 6  # maximum number of types or relations in a line
 
 
@@ -277,7 +278,7 @@ def split_text(splits: Splits) -> str:
     if not len(splits.train) + len(splits.valid) + len(splits.test):
         return ""
     origin = (
-        f"; none was given, so 60/20/20 at random by seed {splits.seed}"
+        f"; {NO_SPLIT}, so 60/20/20 at random by seed {splits.seed}"
         if isinstance(splits, RandomSplits)
         else ""
     )
