@@ -608,3 +608,28 @@ def test_the_line_of_the_refusal_is_a_description(tmp_path):
 def test_flags_about_keys_are_refused_for_other_sources(csv_folder):
     with pytest.raises(ConfigError, match="--nodes, --keys and --dangling are about edges:FILE"):
         open_source(f"tables:{csv_folder}", SourceOptions(dangling="drop"))
+
+
+def test_pairs_of_keys_get_their_scores(tmp_path, csv_folder, capsys):
+    out, run = str(tmp_path / "out"), str(tmp_path / "run")
+    words = ["--edge-split", "80/10/10", "--order", "degree"]
+    assert main(["prepare", f"tables:{csv_folder}", out, *words]) == 0
+    settings = ["--epochs", "1", "--batch-size", "32", "--hidden", "4", "--fanout", "3,3"]
+    assert main(["train", "--dataset", out, "--task", "link", "--out", run, *settings]) == 0
+    pc.write_csv(tables()["follows"].select(["follower", "followee"]).slice(0, 9), tmp_path / "pairs.csv")
+    ids = Dataset.open(out).ids_of(tables()["users"]["user_id"].to_pylist())
+    # An array has the rows of the table of users.
+    number = {key: row for row, key in enumerate(tables()["users"]["user_id"].to_pylist())}
+    pairs = [[number[key] for key in row.values()] for row in pc.read_csv(tmp_path / "pairs.csv").to_pylist()]
+    assert ids.tolist() != list(range(N))
+    np.save(tmp_path / "pairs.npy", np.array(pairs))
+    for suffix, given in (("csv", "csv"), ("npy", "npy")):
+        words = ["--pairs", str(tmp_path / f"pairs.{given}"), "--out", str(tmp_path / f"scores.{suffix}")]
+        assert main(["infer", "--dataset", out, "--checkpoint", run, *words]) == 0
+    scores = pc.read_csv(tmp_path / "scores.csv")
+    assert scores.select(["follower", "followee"]).equals(pc.read_csv(tmp_path / "pairs.csv"))
+    assert np.allclose(scores["score"].to_numpy(), np.load(tmp_path / "scores.npy"))
+    capsys.readouterr()
+    words = ["--pairs", str(tmp_path / "pairs.npy"), "--out", str(tmp_path / "scores.csv")]
+    assert main(["infer", "--dataset", out, "--checkpoint", run, *words]) == 2
+    assert "a table of scores needs --pairs as a table" in capsys.readouterr().err
