@@ -220,7 +220,7 @@ def write_numpy(
         splits=attributes.splits(len(rows)) or random_splits(classes, seed=seed),
         links=array_tables(arrays_and_options.pop("links", None) or {}),
     )
-    write_source(source, path, arrays_and_options, seed=seed)
+    _write(source, path, arrays_and_options, seed=seed)
 
 
 @near_options("Dataset.from_numpy_hetero", _OF_HETERO)
@@ -333,7 +333,7 @@ def write_hetero(
     )
     # The receipt gets no notes on the roles of columns, because the user gave each array under the keyword of its role.
     source = replace(source, links=array_tables(options.pop("links", None) or {}), column_notes=())
-    write_source(source, path, options, num_classes=num_classes, seed=seed)
+    _write(source, path, options, num_classes=num_classes, seed=seed)
 
 
 def _node_store(
@@ -378,7 +378,7 @@ def write_pyg(
 
     # The tensors belong to the caller, so they do not count as the conversion's memory (``is_mapped``).
     source = pyg_source(data, _saved(path, "pyg", "data", options, seed=seed), is_mapped=True)
-    write_source(source, path, options, num_classes=num_classes, seed=seed)
+    _write(source, path, options, num_classes=num_classes, seed=seed)
 
 
 @near_options("Dataset.from_dgl", (*_COLUMNS, *_OPTIONS))
@@ -405,7 +405,7 @@ def write_dgl(
     if not hasattr(graph, "is_homogeneous"):
         raise SourceError(f"graph holds a {type(graph).__name__}; expected a dgl.DGLGraph")
     source = DglGraph.of(graph.cpu()).source(_saved(path, "dgl", "graph", options, seed=seed))
-    write_source(source, path, options, num_classes=num_classes, seed=seed)
+    _write(source, path, options, num_classes=num_classes, seed=seed)
 
 
 def needs_labels(options: Mapping[str, Any]) -> bool:
@@ -559,12 +559,32 @@ def _edges(arrays: Mapping[str, NDArray[Any] | None], *, num_nodes: int) -> Edge
     raise ConfigError("give the topology as edge_index=, or as indptr= and indices=")
 
 
+def _write(
+    source: AnySource,
+    path: str | os.PathLike[str],
+    options: Mapping[str, Any],
+    *,
+    num_classes: int | None = None,
+    seed: int = 0,
+) -> None:
+    """Write the source as a dataset, as `write_source`.
+
+    ``num_classes`` replaces the source's number of classes, unless it is None. The option "label_names" replaces the
+    source's names.
+    """
+    settings = dict(options)
+    if num_classes is not None:
+        source = replace(source, num_classes=num_classes)
+    if (names := settings.pop("label_names", None)) is not None:
+        source = replace(source, label_names=tuple(map(str, names)))
+    write_source(source, path, settings, seed=seed)
+
+
 def write_source(
     source: AnySource | KeyedGraph,
     path: str | os.PathLike[str],
     options: Mapping[str, Any],
     *,
-    num_classes: int | None = None,
     seed: int = 0,
 ) -> None:
     """Parse the values of ``options``, write the source as a dataset, and log its receipt.
@@ -574,7 +594,6 @@ def write_source(
     source : the graph
     path : the folder to make
     options : fields of `PrepareOptions`, as the user wrote them, and optionally "memory_budget"
-    num_classes : number of classes; None keeps the source's
     seed : the default for ``edge_split_seed``, from which a random edge split follows
     """
     settings = dict(options)
@@ -595,10 +614,6 @@ def write_source(
         settings["reverse"] = tuple(
             (_name_of(relation), _name_of(back)) for relation, back in reverse.items()
         )
-    if num_classes is not None:
-        source = replace(source, num_classes=num_classes)
-    if (names := settings.pop("label_names", None)) is not None:
-        source = replace(source, label_names=tuple(map(str, names)))
     report = prepare(source, Path(path), PrepareOptions(**settings))
     for name, text in report.receipt.items():
         # Unused input and a random split are warnings. Other lines are information.
