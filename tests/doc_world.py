@@ -184,6 +184,13 @@ def _of_dgl_links() -> Names:
     return {"model": lambda blocks, x: x, "score": lambda pairs, found: pairs.num_edges()}
 
 
+def _described() -> Names:
+    """Write the graph.yaml that docs/own-data.md shows."""
+    page = (Path(__file__).parents[1] / "docs" / "own-data.md").read_text()
+    Path("graph.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    return {}
+
+
 def _source_files() -> Names:
     """Write a file of each kind that docs/datasets.md prepares."""
     import pyarrow as pa
@@ -306,6 +313,7 @@ _PAGES: dict[str, dict[str, tuple[Callable[[], Names | None], ...]]] = {
         "DGL's own sampler over features on the SSD": (dataset_at("data/direct"), _of_dgl),
     },
     "datasets.md": {"": (_source_files,)},
+    "own-data.md": {"": (_described,)},
     "inspector.md": {"The inspector: which rows to keep in memory": (_cached,)},
     "samplers.md": {"Samplers": (_sampled, _graph, dataset_at("data/sampled"))},
     "topology.md": {"Edges beyond memory": (dataset_at("data/mine"), lambda: {"Loader": gloader.Loader})},

@@ -144,7 +144,8 @@ def numbered(
             }
             for name, numbering in numberings.items():
                 progress.advance(f"numbering the keys of {name}", 0, None, "keys")
-                numbering.resolve()
+                report = numbering.resolve()
+                progress.advance(f"numbering the keys of {name}", report.num_nodes, report.num_nodes, "keys")
         yield NumberedGraph(graph, numberings, keys, options, budget_bytes).source()
 
 

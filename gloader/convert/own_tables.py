@@ -73,8 +73,8 @@ def prepare(
         name if "src" and "dst" name types and columns, such as "user.user_id". With one node type or none, also one
         table
     out : the dataset's folder to make
-    nodes : an entry for each node type with a table; with one type, also one table. Other types get their nodes from
-        the keys of the edges
+    nodes : an entry for each node type; with one type, also one table. Types that only "src" and "dst" name, and all
+        types without ``nodes``, get their nodes from the keys of the edges
     name : a short display name. By default, the folder's name
     dangling : what becomes of an edge whose key no row of the type's table has: "error" (the default), "drop" or "node"
     seed : seed for random splits

@@ -311,7 +311,11 @@ def _relation_of_key(text: str, entry: EdgeEntry, nodes: Mapping[str, NodeEntry]
     for node_type in (names[0], names[2]):
         # In a description without nodes, the edges make the types.
         if nodes and node_type not in nodes:
-            raise SourceError(f"{where} names the node type {node_type!r}; nodes has {', '.join(nodes)}")
+            raise SourceError(
+                f"{where} names the node type {node_type!r}; nodes has {', '.join(nodes)}. If the keys of edges make "
+                f"its nodes, write only the relation's name, {names[1]}, with src: {names[0]}.COLUMN and dst: "
+                f"{names[2]}.COLUMN"
+            )
     return names[0], names[1], names[2]
 
 

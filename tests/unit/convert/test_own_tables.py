@@ -13,6 +13,7 @@ import pyarrow.csv as pacsv
 import pyarrow.dataset as pads
 import pyarrow.parquet as papq
 import pytest
+from doc_blocks import ROOT, blocks_of
 
 import gloader
 from gloader.cli.main import main
@@ -318,3 +319,18 @@ def test_a_named_index_of_pandas_is_a_column(tmp_path: Path) -> None:
         out=tmp_path / "out",
     )
     assert dataset.keys_of([0, 1]).tolist() == ["b", "a"]
+
+
+@pytest.mark.parametrize("package", ["duckdb", "polars"])
+def test_the_lines_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    blocks = [block for block in blocks_of(ROOT / "docs" / "own-data.md") if block.language == "python"]
+    blocks[0].run({})  # writes the three files
+    (block,) = (each for each in blocks if each.note == "run by" and f"import {package}" in each.text)
+    names: dict[str, Any] = {}
+    block.run(names)
+    dataset = names["dataset"]
+    assert dataset.node_types == ("user", "item")
+    assert dataset.edge_tables[BUYS].num_edges == 24000
+    dataset.close()
