@@ -10,12 +10,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from gloader.convert.columns.specs import column_specs, kind_in
 from gloader.convert.columns.split_column import SplitSpec
 from gloader.convert.keyed_edges import KeyedTable, column_where
 from gloader.convert.keyed_graph import KeyedGraph, KeyedNodes, KeyedRelation, LabelChoice
 from gloader.convert.keys.values import key_kind
-from gloader.convert.readers.column_names import listed
+from gloader.convert.readers.column_names import id_columns, listed
 from gloader.convert.readers.node_tables import id_column
 from gloader.convert.readers.open_table import is_table, is_text_table, open_table
 from gloader.convert.readers.table_streams import ColumnNotes
@@ -118,6 +120,8 @@ class _Opening:
                 f"{graph.where('nodes', name, 'key')} is {shown(key)}; the columns of {table.path} are "
                 f"{listed(table.names)}"
             )
+        if key is None:
+            _refuse_ids(table, graph.where("nodes", name))
         joined = f"joined by {key}" if key is not None else "row i is node i, because no key is named"
         self.notes.add(f"{name} nodes: the rows of {table.path.name}, {joined}", table, [key])
         return table
@@ -251,6 +255,34 @@ class _Opening:
         """Read the splits of N nodes from a file."""
         with self._graph.naming("nodes", name, "splits"):
             return read_split_files(path, num_nodes=num_nodes, budget_bytes=self._options.budget_bytes)
+
+
+def _refuse_ids(table: NumberTable, where: str) -> None:
+    """Raise SourceError if a table without a named key has ids, which may not be the numbers of its rows."""
+    columns = id_columns(table.names) if table.has_names else []
+    columns += [name for name in table.index if name not in columns and not _counts_rows(table, name)]
+    if columns:
+        raise SourceError(
+            f"{where}: {table.path} has the column {shown(columns[0])}, and the entry names no key, so row i would be "
+            f"node i; write key: {shown(columns[0])}, or leave the column out of the table"
+        )
+    if table.row_ids is not None:
+        raise SourceError(
+            f"{where}: {table.path} has a pandas index of {table.row_ids}, and the entry names no key, so row i would "
+            "be node i; make the index a column with .reset_index(), and name it with key"
+        )
+
+
+def _counts_rows(table: NumberTable, column: str) -> bool:
+    """True if a column has the numbers 0, 1, 2 and so on. Reads the column. Raises SourceError for a damaged file."""
+    done = 0
+    if table.kind(column) != "integer":
+        return False
+    for (numbers,) in table.read({column: "int64"}, error=SourceError):
+        if not np.array_equal(numbers, np.arange(done, done + len(numbers))):
+            return False
+        done += len(numbers)
+    return True
 
 
 def label_choice(given: object, where: str, labels_as: LabelsAs | None) -> LabelChoice:

@@ -291,6 +291,25 @@ EDGES = pa.table({"src": ["a"], "dst": ["b"]})
             r"edges\['node:to:node'\].*alpha, beta.*src: COLUMN, dst: COLUMN",
         ),
         ({"edges": EDGES}, SourceError, "gloader.prepare has no labels"),
+        ({"edges": EDGES.slice(0, 0), "edge_split": "80/10/10"}, SourceError, "gloader.prepare has no nodes"),
+        (
+            {
+                "nodes": {"user": {"table": pa.table({"id": [1, 0], "y": [0, 1]}), "labels": "y"}},
+                "edges": EDGES,
+            },
+            SourceError,
+            r"nodes.user: nodes\['user'\] has the column 'id', and the entry names no key.*write key: 'id'",
+        ),
+        (
+            {"nodes": {"user": {"table": pd.DataFrame({"y": [0, 1]}, index=["b", "a"])}}, "edges": EDGES},
+            SourceError,
+            r"has the column '__index_level_0__', and the entry names no key",
+        ),
+        (
+            {"nodes": {"user": {"table": pd.DataFrame({"y": [0, 1, 2]})[1:]}}, "edges": EDGES},
+            SourceError,
+            r"has a pandas index of range\(1, 3\), and the entry names no key",
+        ),
         (
             {"nodes": {"user": {"num_nodes": 2}}, "edges": EDGES, "edge_split": "80/10/10"},
             GraphError,
@@ -334,3 +353,26 @@ def test_the_lines_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert dataset.node_types == ("user", "item")
     assert dataset.edge_tables[BUYS].num_edges == 24000
     dataset.close()
+
+
+class Lazy:
+    """A query that is not run yet, as a LazyFrame of polars or a connection of DuckDB."""
+
+    def fetch_record_batch(self) -> None: ...
+
+
+def test_a_query_that_is_not_run_is_refused_with_its_method(tmp_path: Path) -> None:
+    with pytest.raises(
+        SourceError, match=r"is a Lazy; give .* Its method fetch_record_batch\(\) returns one"
+    ):
+        gloader.prepare(edges=Lazy(), out=tmp_path / "out")
+
+
+def test_an_index_that_counts_the_rows_needs_no_key(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"Unnamed: 0": [0, 1, 2], "y": [0, 1, 1], "x": [1.0, 2.0, 3.0]})
+    dataset = gloader.prepare(
+        nodes={"user": {"table": frame, "labels": "y", "columns": ["x"]}},
+        edges={("user", "knows", "user"): pa.table({"src": [0, 1], "dst": [2, 2]})},
+        out=tmp_path / "out",
+    )
+    assert dataset.to_numpy()["features"]["user"].tolist() == [[1.0], [2.0], [3.0]]
