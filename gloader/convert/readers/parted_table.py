@@ -1,4 +1,4 @@
-"""A table in several files, such as the part files of a folder, as one `NumberTable`."""
+"""A table in several files: a folder of part files, or the matches of a pattern such as ``edges-*.csv``."""
 
 from __future__ import annotations
 
