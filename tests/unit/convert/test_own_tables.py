@@ -133,9 +133,11 @@ def test_the_same_tables_in_any_form_make_one_dataset(tmp_path: Path, expected: 
 
 def test_the_receipt_says_what_streams_took(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        prepared(tmp_path / "out", **shop())
-    assert "nodes['user']: a stream of 40 rows, kept in " in caplog.text
-    assert "edges['user:buys:item']: a stream of 200 rows, kept in " in caplog.text
+        dataset = prepared(tmp_path / "out", **shop())
+    columns = dataset.metadata["receipt"]["columns"]
+    for text in (columns, caplog.text):
+        assert "nodes['user']: a stream of 40 rows, kept in " in text
+        assert "edges['user:buys:item']: a stream of 200 rows, kept in " in text
     # No split was given, which is a warning, as in other conversions in memory.
     (warning,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
     assert "60/20/20 at random by seed 0" in warning.getMessage()
@@ -192,6 +194,7 @@ def test_plain_ids_and_arrays_work_beside_streams(tmp_path: Path) -> None:
         labels={"paper": np.array([0, 1, 1])},
     )
     assert dataset.fingerprint == same.fingerprint
+    assert "a stream of 3 rows, kept in " in dataset.metadata["receipt"]["columns"]
 
 
 def test_options_reach_the_conversion(tmp_path: Path) -> None:
@@ -257,6 +260,11 @@ EDGES = pa.table({"src": ["a"], "dst": ["b"]})
             {"nodes": NODES, "edges": EDGES},
             ConfigError,
             r"nodes\['node'\] has the columns name, y; name the one",
+        ),
+        (
+            {"nodes": pa.table({"user_id": ["a"], "city_id": ["b"]}), "edges": EDGES},
+            ConfigError,
+            r"nodes\['node'\] has the columns user_id, city_id; name the one",
         ),
         (
             {"nodes": {"user": {"tabel": NODES}}, "edges": EDGES},
