@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gloader.convert.links.link_rows import array_tables
-from gloader.convert.options import NOT_USED, EdgeNames, PrepareOptions, edge_shares
+from gloader.convert.options import NO_NEIGHBOURS, NOT_USED, EdgeNames, PrepareOptions, edge_shares
 from gloader.convert.prepare import prepare
 from gloader.convert.readers.arrays import EdgeArrays, array_csc_edges, array_edges, array_features
 from gloader.convert.readers.attributes import Attributes, EdgeStore, NodeStore, SavedGraph, stored_source
@@ -616,8 +616,8 @@ def write_source(
         )
     report = prepare(source, Path(path), PrepareOptions(**settings))
     for name, text in report.receipt.items():
-        # Unused input and a random split are warnings. Other lines are information.
-        is_warning = name == NOT_USED or (name == "split" and NO_SPLIT in text)
+        # Unused input, nodes without neighbours and a random split are warnings. Other lines are information.
+        is_warning = name in {NOT_USED, NO_NEIGHBOURS} or (name == "split" and NO_SPLIT in text)
         _LOG.log(logging.WARNING if is_warning else logging.INFO, "%s: %s: %s", path, name, text)
 
 

@@ -20,7 +20,7 @@ from gloader.convert.keys.values import key_kind
 from gloader.convert.readers.column_names import id_columns, listed
 from gloader.convert.readers.node_tables import id_column
 from gloader.convert.readers.open_table import is_table, is_text_table, open_table
-from gloader.convert.readers.table_streams import ColumnNotes
+from gloader.convert.readers.table_streams import NUMBER_KINDS, ColumnNotes
 from gloader.convert.source import only_labelled
 from gloader.convert.sources.edge_files import open_edge_files, open_edge_table
 from gloader.convert.sources.edge_list import (
@@ -258,9 +258,13 @@ class _Opening:
 
 
 def _refuse_ids(table: NumberTable, where: str) -> None:
-    """Raise SourceError if a table without a named key has ids, which may not be the numbers of its rows."""
-    columns = id_columns(table.names) if table.has_names else []
-    columns += [name for name in table.index if name not in columns and not _counts_rows(table, name)]
+    """Raise SourceError if a table without a named key has numbers as ids, which are not the numbers of its rows.
+
+    Texts cannot be mistaken: edges that name nodes by texts are refused without a key.
+    """
+    named = id_columns(table.names) if table.has_names else []
+    numbered = [name for name in dict.fromkeys([*named, *table.index]) if table.kind(name) in NUMBER_KINDS]
+    columns = [name for name in numbered if not _counts_rows(table, name)]
     if columns:
         raise SourceError(
             f"{where}: {table.path} has the column {shown(columns[0])}, and the entry names no key, so row i would be "

@@ -138,9 +138,15 @@ def test_the_receipt_says_what_streams_took(tmp_path: Path, caplog: pytest.LogCa
     for text in (columns, caplog.text):
         assert "nodes['user']: a stream of 40 rows, kept in " in text
         assert "edges['user:buys:item']: a stream of 200 rows, kept in " in text
-    # No split was given, which is a warning, as in other conversions in memory.
-    (warning,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
-    assert "60/20/20 at random by seed 0" in warning.getMessage()
+    # No split was given, and no relation ends at the users, which are warnings.
+    warnings = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert len(warnings) == 2
+    assert "no neighbours: no relation ends at user, so its nodes gather nothing from others" in warnings[0]
+    assert "60/20/20 at random by seed 0" in warnings[1]
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        prepared(tmp_path / "reversed", **shop(), add_reverse=True)
+    assert "no neighbours" not in caplog.text
 
 
 def test_tables_alone_are_one_type_with_keys_of_a_known_name(tmp_path: Path) -> None:
@@ -309,7 +315,7 @@ EDGES = pa.table({"src": ["a"], "dst": ["b"]})
             r"nodes.user: nodes\['user'\] has the column 'id', and the entry names no key.*write key: 'id'",
         ),
         (
-            {"nodes": {"user": {"table": pd.DataFrame({"y": [0, 1]}, index=["b", "a"])}}, "edges": EDGES},
+            {"nodes": {"user": {"table": pd.DataFrame({"y": [0, 1]}, index=[7, 5])}}, "edges": EDGES},
             SourceError,
             r"has the column '__index_level_0__', and the entry names no key",
         ),
