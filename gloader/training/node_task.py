@@ -1,8 +1,7 @@
 """The task of node labels: a network predicts the classes, the labels of 0 and 1, or the values of nodes.
 
 `NodeTask` is the task that a training run uses: it chooses the loss and the metric for the kind of the labels, opens
-the loader and evaluates. `class_weights_of` and `balanced_seeds` serve classes of which some have few training nodes.
-Shapes: n nodes, k labels of each, C classes.
+the loader and evaluates. Shapes: n nodes, k labels of each, C classes.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from gloader.core.order import DrawnSeeds, Draws
 from gloader.core.units import format_bytes
 from gloader.dataset.values import has_label
-from gloader.errors import BudgetError, ConfigError, ScoreError
+from gloader.errors import BudgetError, ScoreError
 from gloader.loader import HeteroLoader, Loader
 from gloader.pipeline.seeds import plan_training_seeds
-from gloader.training.class_weights import balanced_weights
+from gloader.training.class_weights import balanced_seeds, class_weights_of, plain_classes
 from gloader.training.dataset_checks import (
     TASK_OF_KIND,
     kind_of_task,
@@ -28,7 +26,7 @@ from gloader.training.dataset_checks import (
     num_outputs,
     require_training_nodes,
 )
-from gloader.training.evaluate import predict_classes, predict_outputs, to_probabilities
+from gloader.training.evaluate import predict_classes, predict_outputs
 from gloader.training.model_spec import spec_of
 from gloader.training.objectives import NODE_CLASSES, BinaryClasses, LabelBits, NodeClasses, NodeValues
 from gloader.training.scores import METRICS
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.config import LoaderSettings, SamplingSettings, TrainSettings
+    from gloader.core.order import DrawnSeeds
     from gloader.dataset import Dataset
     from gloader.dataset.values import LabelKind
     from gloader.pipeline.open.device_rows import DryRun
@@ -203,7 +202,7 @@ class NodeTask:
             outputs = predict_outputs(model, left, nodes, on_progress).reshape(labels.shape)
         return Evaluation(
             score=self._measured(outputs, labels).value,
-            summary=lambda: self._summary(outputs, labels),
+            summary=lambda: self._summary(split, outputs, labels),
         )
 
     def _known(self, split: Split) -> tuple[IdArray, NDArray[Any]]:
@@ -217,15 +216,14 @@ class NodeTask:
         """Return the metric's `Score` of ``outputs`` for ``labels``, of the same shape."""
         return self.measure.compute(outputs, labels, names=self._names, threshold=_LOGIT)
 
-    def _summary(self, outputs: NDArray[Any], labels: NDArray[Any]) -> Mapping[str, Any]:
-        """Return the content of ``scores.json``. Logits in ``outputs`` become probabilities, in place."""
+    def _summary(self, split: Split, outputs: NDArray[Any], labels: NDArray[Any]) -> Mapping[str, Any]:
+        """Return the content of ``scores.json``."""
         # This import is late: a run without a folder needs no summary.
         from gloader.training.score_summary import score_summary
 
-        if self.kind in ("binary", "multilabel"):
-            to_probabilities(outputs)
         names = self.dataset.labelled.label_names if self.kind == "classes" else self._names
-        return score_summary(self.kind, outputs, labels, names)
+        are_logits = self.kind in ("binary", "multilabel")
+        return score_summary(self.kind, outputs, labels, names, are_logits=are_logits) | {"split": split}
 
     @property
     def _names(self) -> Sequence[str] | None:
@@ -241,64 +239,12 @@ class NodeTask:
         return num_nodes * self.spec.encoder.out_dim * (4 + (8 if is_int else 4))
 
 
-def balanced_seeds(dataset: Dataset) -> DrawnSeeds:
-    """Return the training nodes with equally many draws from every class, about as many as there are nodes.
-
-    A class without training nodes has no draws.
-    """
-    nodes = dataset.train
-    groups = _classes(dataset.labels_of(nodes))
-    num_groups = len(np.unique(groups))
-    per_class = -(-len(nodes) // num_groups)
-    drawn = Draws(num_draws=per_class * num_groups, groups=groups)
-    return DrawnSeeds(nodes=nodes, draws=drawn)
-
-
-def class_weights_of(text: str, labels: NDArray[Any], num_classes: int) -> tuple[float, ...] | None:
-    """Return the weights of the classes, (C,), or None for equal weights. Pure.
-
-    Parameters
-    ----------
-    text : "none", "balanced", or numbers such as "1,5"; of two classes, one number is the weight of class 1
-    labels : (n,) classes of the training nodes
-    num_classes : C
-
-    Raises
-    ------
-    ConfigError
-        The text is none of these, a weight is not a positive number, their number is not C, or a class has no training
-        node and the weights are "balanced".
-    """
-    if text == "none":
-        return None
-    if not isinstance(text, str):
-        raise ConfigError(f"class_weights is {text!r}; allowed: a text, such as 'balanced' or '1,5'")
-    if text == "balanced":
-        return tuple(map(float, balanced_weights(labels, num_classes)))
-    try:
-        weights = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        weights = ()
-    if len(weights) == 1 and num_classes == 2:
-        weights = (1.0, *weights)
-    if not weights or not all(0 < weight < float("inf") for weight in weights):
-        raise ConfigError(
-            f"--class-weights {text} is neither none, balanced, nor positive numbers such as 1,5"
-        )
-    if len(weights) != num_classes:
-        raise ConfigError(
-            f"--class-weights {text} are {len(weights)} numbers, and the labels have {num_classes} classes; give one "
-            "for each class, or balanced"
-        )
-    return weights
-
-
 def _objective(kind: LabelKind, dataset: Dataset, class_weights: str) -> Objective:
     """Return the loss for labels of ``kind``. Reads the labels of the training nodes, except for equal classes."""
     if kind in ("classes", "binary"):
         weights = None
         if class_weights != "none":
-            labels = _classes(dataset.labels_of(dataset.train))
+            labels = plain_classes(dataset.labels_of(dataset.train))
             weights = class_weights_of(class_weights, labels, dataset.num_classes if kind == "classes" else 2)
         if kind == "classes":
             return NODE_CLASSES if weights is None else NodeClasses(weights)
@@ -314,11 +260,6 @@ def _training_labels(dataset: Dataset, width: int) -> Iterator[NDArray[Any]]:
     step = max(1, _STEP_LABELS // width)
     for start in range(0, len(nodes), step):
         yield dataset.labels_of(nodes[start : start + step])
-
-
-def _classes(labels: NDArray[Any]) -> IdArray:
-    """Return classes (n,) int64 from ``labels``: (n,) classes, or (n, 1) float32 of 0 and 1. Pure."""
-    return labels.reshape(-1).astype(np.int64, copy=False)
 
 
 def _beside(inference: HeteroInference, num_bytes: int) -> HeteroInference:

@@ -24,7 +24,7 @@ def _is_unknown(label: Any, is_signed: bool) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def split_by_label(scores: Any, labels: Any, column: int, is_signed: bool, out: Any) -> tuple[int, int, int]:
+def split_by_label(scores: Any, labels: Any, column: int, is_signed: bool, out: Any) -> Any:
     """Write the scores of known rows to ``out``: those with label 1 from its start, those with label 0 from its end.
 
     Parameters
@@ -58,7 +58,7 @@ def split_by_label(scores: Any, labels: Any, column: int, is_signed: bool, out: 
 
 
 @njit(cache=True, nogil=True)
-def twice_right_pairs(ones: Any, zeros: Any) -> int:
+def twice_right_pairs(ones: Any, zeros: Any) -> Any:
     """Return twice the number of pairs in the right order; a pair of equal scores counts once.
 
     Parameters
@@ -78,7 +78,7 @@ def twice_right_pairs(ones: Any, zeros: Any) -> int:
 
 
 @njit(cache=True, nogil=True)
-def precision_sum(ones: Any, zeros: Any) -> float:
+def precision_sum(ones: Any, zeros: Any) -> Any:
     """Return the sum of the precision over the scores with label 1, each at its own score as the threshold.
 
     Parameters
@@ -105,7 +105,7 @@ def precision_sum(ones: Any, zeros: Any) -> float:
 @njit(cache=True, nogil=True)
 def count_decisions(
     scores: Any, labels: Any, column: int, is_signed: bool, threshold: float, counts: Any
-) -> int:
+) -> Any:
     """Count decisions; a score above the threshold decides for label 1.
 
     Parameters
@@ -130,7 +130,7 @@ def count_decisions(
 
 
 @njit(cache=True, nogil=True)
-def count_classes(predicted: Any, labels: Any, counts: Any) -> int:
+def count_classes(predicted: Any, labels: Any, counts: Any) -> Any:
     """Count each class.
 
     Parameters
@@ -168,7 +168,7 @@ def _add(sums: Any, place: int, term: float) -> None:
 
 
 @njit(cache=True, nogil=True)
-def error_sums(values: Any, labels: Any, column: int, center: float, sums: Any) -> int:
+def error_sums(values: Any, labels: Any, column: int, center: float, sums: Any) -> Any:
     """Sum the errors of the predicted values, and the labels about ``center``.
 
     Parameters
@@ -206,7 +206,7 @@ def error_sums(values: Any, labels: Any, column: int, center: float, sums: Any) 
 
 
 @njit(cache=True, nogil=True)
-def _next_threshold(ones: Any, zeros: Any, right: int, wrong: int) -> tuple[int, int]:
+def _next_threshold(ones: Any, zeros: Any, right: int, wrong: int) -> Any:
     """Return the numbers of ``ones`` and ``zeros`` at and above the next lower score, after ``right`` and ``wrong``."""
     one, zero = np.int64(len(ones) - 1), np.int64(len(zeros) - 1)
     if wrong > zero or (right <= one and ones[one - right] >= zeros[zero - wrong]):
@@ -221,7 +221,7 @@ def _next_threshold(ones: Any, zeros: Any, right: int, wrong: int) -> tuple[int,
 
 
 @njit(cache=True, nogil=True)
-def roc_points(ones: Any, zeros: Any, num_cells: int, points: Any) -> int:
+def roc_points(ones: Any, zeros: Any, num_cells: int, points: Any) -> Any:
     """Write points of the ROC curve that are at most 2 / ``num_cells`` apart, except for straight parts.
 
     The curve's length, as the sum of both rates, is cut into cells of equal length. The first point in each cell is
@@ -241,7 +241,7 @@ def roc_points(ones: Any, zeros: Any, num_cells: int, points: Any) -> int:
     right, wrong, cell, count = np.int64(0), np.int64(0), np.int64(0), np.int64(1)
     points[0, 0] = 0.0
     points[0, 1] = 0.0
-    is_kept = True
+    is_kept: Any = True
     while right < len(ones) or wrong < len(zeros):
         before_right, before_wrong = right, wrong
         right, wrong = _next_threshold(ones, zeros, right, wrong)

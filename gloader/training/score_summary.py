@@ -15,7 +15,7 @@ import numpy as np
 from gloader.errors import ScoreError
 from gloader.training.score_columns import columns_of
 from gloader.training.score_kernels import precision_ranges, roc_points
-from gloader.training.scores import METRICS, area_under_roc, class_counts, mean_precision
+from gloader.training.scores import METRICS, THRESHOLD, area_under_roc, class_counts, mean_precision
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,7 +41,12 @@ _DIGITS: Final = 5  # significant digits of drawn values, finer than a pixel
 
 
 def score_summary(
-    kind: LabelKind, outputs: Numbers, labels: Numbers, names: Sequence[str] | None
+    kind: LabelKind,
+    outputs: Numbers,
+    labels: Numbers,
+    names: Sequence[str] | None,
+    *,
+    are_logits: bool = False,
 ) -> dict[str, Any]:
     """Return the summary as JSON values, less than 100 KB. Pure.
 
@@ -53,6 +58,8 @@ def score_summary(
     outputs : (n,) int64 predicted classes; (n,) or (n, k) float probabilities of label 1; or (n,) or (n, k) values
     labels : (n,) int64 classes, negative if unknown; or 0 and 1, or values, in the shape of ``outputs``, NaN if unknown
     names : names of the C classes or the k columns; None for their numbers
+    are_logits : whether the scores of labels are logits in place of probabilities. Large logits differ where their
+        probabilities in float32 are equal, so that metrics of logits are exact
 
     Raises
     ------
@@ -65,13 +72,15 @@ def score_summary(
     elif kind == "values":
         content = _of_values(list(columns_of(outputs, labels, names)), names)
     else:
-        content = _of_labels(list(columns_of(outputs, labels, names)), names)
+        content = _of_labels(list(columns_of(outputs, labels, names)), names, are_logits=are_logits)
     metrics = {}
     for name, metric in METRICS.items():
         if kind in metric.kinds:
             # What cannot be a label was refused above.
             with contextlib.suppress(ScoreError):
-                metrics[name] = metric.compute(outputs, labels).value
+                metrics[name] = metric.compute(
+                    outputs, labels, threshold=0.0 if are_logits else THRESHOLD
+                ).value
     return {"version": _VERSION, "kind": kind, "metrics": metrics, **content}
 
 
@@ -124,7 +133,9 @@ def _confusion(predicted: Numbers, labels: Numbers, classes: NDArray[np.int64]) 
     return counts.reshape(len(classes), len(classes))
 
 
-def _of_labels(columns: Sequence[ScoreColumn], names: Sequence[str] | None) -> dict[str, Any]:
+def _of_labels(
+    columns: Sequence[ScoreColumn], names: Sequence[str] | None, *, are_logits: bool
+) -> dict[str, Any]:
     """Return figures of each label, and curves of some."""
     rows: list[dict[str, Any]] = []
     for place, column in enumerate(columns):
@@ -146,11 +157,14 @@ def _of_labels(columns: Sequence[ScoreColumn], names: Sequence[str] | None) -> d
         "num": max((row["num"] for row in rows), default=0),
         "num_labels": len(columns),
         "labels": _ends([*ranked, *(row for row in rows if row["auroc"] is None)]),
-        "curves": [{"name": row["name"], **_curves(columns[row["place"]])} for row in _drawn(ranked)],
+        "curves": [
+            {"name": row["name"], **_curves(columns[row["place"]], are_logits=are_logits)}
+            for row in _drawn(ranked)
+        ],
     }
 
 
-def _curves(column: ScoreColumn) -> dict[str, Any]:
+def _curves(column: ScoreColumn, *, are_logits: bool) -> dict[str, Any]:
     """Return the points of a label's ROC curve, of its precision-recall curve, and its calibration."""
     ones, zeros = column.sorted_scores()
     roc = np.empty((2 * _CELLS, 2))
@@ -166,16 +180,18 @@ def _curves(column: ScoreColumn) -> dict[str, Any]:
         "roc": _rounded(roc),
         "precision_recall": _rounded(flat[is_new]),
         "share": len(ones) / (len(ones) + len(zeros)),
-        "calibration": _calibration(ones, zeros),
+        "calibration": _calibration(ones, zeros, are_logits=are_logits),
     }
 
 
-def _calibration(ones: Numbers, zeros: Numbers) -> list[list[float]]:
+def _calibration(ones: Numbers, zeros: Numbers, *, are_logits: bool) -> list[list[float]]:
     """Return for each bin of probability that is not empty: the mean prediction, the share of label 1, the number."""
     sums = np.zeros((2, _BINS, 2))  # of ones and of zeros, by bin: the number, and the sum of predictions
     for place, scores in enumerate((ones, zeros)):
         for start in range(0, len(scores), _PIECE):
-            piece = np.clip(scores[start : start + _PIECE].astype(np.float64), 0, 1)
+            piece = scores[start : start + _PIECE].astype(np.float64)
+            # The sigmoid as a tangent does not overflow.
+            piece = 0.5 * (1.0 + np.tanh(0.5 * piece)) if are_logits else np.clip(piece, 0, 1)
             bins = np.minimum((piece * _BINS).astype(np.int64), _BINS - 1)
             sums[place, :, 0] += np.bincount(bins, minlength=_BINS)
             sums[place, :, 1] += np.bincount(bins, piece, minlength=_BINS)

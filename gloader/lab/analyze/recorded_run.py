@@ -22,6 +22,7 @@ from gloader.pipeline.link_task import LinkTask
 from gloader.pipeline.open.disk import feature_rows
 from gloader.pipeline.seeds import named_facts, plan_training_seeds, stream_fingerprint
 from gloader.replay.changes import KEYWORDS, Ratio
+from gloader.training.class_weights import balanced_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,6 +100,8 @@ def plan_recorded_seeds(dataset: Dataset, settings: LoaderSettings, header: RunH
             # `Loader`'s batches.
             are_named=dataset.kind == "hetero" or not isinstance(settings.sampling.fanouts, tuple),
             links=_links_of(dataset, stream) if "links" in stream else None,
+            # A run with --balance classes. Other groups, of a program's own, are found out by `require_same_stream`.
+            drawn=balanced_seeds(dataset) if stream.get("is_grouped") else None,
             rank=ranks.rank or 0,
             world_size=ranks.world_size or 1,
         )

@@ -50,6 +50,7 @@ def test_a_run_its_timeline_and_a_miss_curve_are_one_page(
     report = json.loads(capsys.readouterr().out)
     assert report["sections"] == ["Training: run", "Timeline: run", "Misses: digits"]
     assert [Path(path).name for path in report["pictures"]] == [
+        "run-confusion.svg",
         "run-epochs.svg",
         "loss.svg",
         "loss-seconds.svg",

@@ -32,11 +32,11 @@ from gloader.training.evaluate import accuracy, evaluate
 from gloader.training.inference.layer_rows import InputRows
 from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.training.model_spec import ModelSpec
+from gloader.training.node_task import NodeTask
 from gloader.training.predict import predict
 from gloader.training.process import resolve_device
 from gloader.training.reporter import SilentReporter
 from gloader.training.run_folder import decisive_settings, differing
-from gloader.training.node_task import NodeTask
 from gloader.training.train import FitResult, RunFiles
 from gloader.training.train_step import TrainStep
 

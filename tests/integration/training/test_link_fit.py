@@ -264,6 +264,13 @@ def test_classes_of_edges_are_learned(tmp_path) -> None:
     assert found.summary["metric"] == "acc"
     assert found.summary["test_acc"] > 0.9
     assert found.runs[0].epochs[-1].train_acc > 0.9
+    assert (
+        fit(dataset, replace(links, metric="acc"), optim=replace(OPTIM, epochs=1)).summary["metric"] == "acc"
+    )
+    with pytest.raises(
+        ConfigError, match="metric rmse is not for the classes of links, which --negatives none"
+    ):
+        fit(dataset, replace(links, metric="rmse"))
     with pytest.raises(
         ConfigError, match="decoder 'dot' gives one score per pair, and the links have 4 classes"
     ):
@@ -297,6 +304,14 @@ def test_a_dataset_without_link_tables_says_how_they_are_made(communities) -> No
         ),
         ({"eval_edges": ("valid",)}, "eval_edges names 1 link tables: valid; write two"),
         ({"metric": "mrr"}, "metric mrr ranks each edge among negatives of its own, and links 'valid'"),
+        (
+            {"metric": "acc"},
+            "metric acc is for labels of links, which --negatives none learns; edges are told from",
+        ),
+        (
+            {"metric": "auroc"},
+            "not known; .* mrr, auc; for labels of links, .* acc .classes. or rmse .values.",
+        ),
         ({"metric": "ndcg"}, "metric 'ndcg' is not known; allowed: auto, hits@K"),
         ({"negatives": "some"}, "'some' names no negatives; write 'uniform:5'"),
         ({"negatives": "none"}, "--negatives none learns the labels of edges, and links 'train' have none"),

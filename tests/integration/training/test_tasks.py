@@ -14,7 +14,9 @@ from gloader.cli.main import main
 from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, TrainSettings
 from gloader.dataset import Dataset
 from gloader.errors import BudgetError, CheckpointError, ConfigError, DivergedError, StateError
+from gloader.lab.analyze.recorded_run import plan_recorded_seeds, recorded_settings, require_same_stream
 from gloader.loader import Loader
+from gloader.replay.recording import read_recording
 from gloader.training import node_task, train
 from gloader.training.checkpoint.save import load_checkpoint
 from gloader.training.predict import predict, predictions
@@ -195,7 +197,7 @@ def test_binary_probabilities_are_one_number_per_node(of_kind, tmp_path, capsys)
 def test_classes_have_another_metric_too(communities, tmp_path) -> None:
     found = fit(communities, metric="f1-macro", out=tmp_path)
     assert {"valid_f1-macro", "train_acc"} <= set(_lines(tmp_path)[0])
-    names, rows = _predicted(communities, tmp_path)
+    _, rows = _predicted(communities, tmp_path)
     known = communities.labels_of(communities.test)
     expected = METRICS["f1-macro"].compute(rows[communities.test, 0], known).value
     assert found.summary["test_f1-macro"] == expected
@@ -270,6 +272,17 @@ def test_a_node_that_is_drawn_twice_weighs_twice(of_kind) -> None:
     assert np.array_equal(drawn.y.numpy(), dataset.labels_of(seeds))
     assert np.array_equal(batch.nodes[rows.numpy()], seeds)
     assert int(drawn.y.sum()) == 72
+
+
+def test_a_recorded_run_samples_its_balanced_batches_again(of_kind, tmp_path) -> None:
+    """Its recording says that seeds were drawn from groups, and the groups are the classes."""
+    optim = replace(OPTIM, balance="classes", epochs=1)
+    fit(of_kind["two"], task="binary", optim=optim, out=tmp_path, trace=tmp_path / "trace.json")
+    header = read_recording(tmp_path / "trace.json").header
+    settings = recorded_settings(header)
+    seeds = plan_recorded_seeds(of_kind["two"], settings, header)
+    assert seeds.order.draws is not None
+    require_same_stream(of_kind["two"], seeds, settings, header)
 
 
 def test_a_loader_of_ones_own_has_no_balanced_draws(of_kind) -> None:

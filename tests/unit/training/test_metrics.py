@@ -89,7 +89,7 @@ def test_a_bad_feature_of_an_edge_is_named_by_its_row() -> None:
         edge_x=edge_x,
     )
     batch = replace(_batch([0]), blocks=(block,))
-    with pytest.raises(DivergedError, match="clean the edge features: column 1 of edge 41 is nan$"):
+    with pytest.raises(DivergedError, match=r"clean the edge features: column 1 of edge 41 is nan$"):
         RunningMetrics(CPU).add(batch, _logits([0]), torch.tensor(float("nan")))
 
 

@@ -12,8 +12,9 @@ import pytest
 from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, TrainSettings
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError, ScoreError
+from gloader.training.class_weights import balanced_seeds, class_weights_of
 from gloader.training.dataset_checks import require_dataset
-from gloader.training.node_task import NodeTask, balanced_seeds, class_weights_of
+from gloader.training.node_task import NodeTask
 from gloader.training.objectives import BinaryClasses, LabelBits, NodeClasses, NodeValues
 from gloader.training.train import resolved_settings, run_config
 

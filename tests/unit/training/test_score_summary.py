@@ -88,6 +88,16 @@ def test_calibration_counts_each_known_node_once():
     assert curve["share"] == pytest.approx(2 / 3)
 
 
+def test_logits_keep_the_order_that_probabilities_lose():
+    """Both logits are the probability 1 in float32, so that their order would be a tie."""
+    logits, labels = np.array([20.0, 30.0, -2000.0, 0.2], np.float32), np.array([0, 1, 0, 1])
+    found = score_summary("binary", logits, labels, None, are_logits=True)
+    assert found["metrics"]["auroc"] == METRICS["auroc"].compute(logits, labels).value == 0.75
+    assert found["metrics"]["acc"] == METRICS["acc"].compute(logits, labels, threshold=0.0).value == 0.75
+    assert found["labels"][0]["auroc"] == 0.75
+    assert found["curves"][0]["calibration"] == [[0.0, 0.0, 1], [0.54983, 1.0, 1], [1.0, 0.5, 2]]
+
+
 @pytest.mark.parametrize(
     ("kind", "outputs", "labels"),
     [
