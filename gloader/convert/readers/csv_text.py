@@ -42,7 +42,9 @@ _NO_TEXT: Final = {
 }
 _COMMENT = re.compile(r"^[ \t]*[#%].*\n?", re.MULTILINE)
 _BLANK_LINE = re.compile(r"^ +$", re.MULTILINE)
-_GAP = re.compile(r"[ \t]+")  # blanks between aligned columns
+# Blanks between aligned columns, or a quoted field, whose blanks are its text. A quote opens a field only at its start.
+_GAP = re.compile(r"[ \t]+")
+_GAP_OR_QUOTED = re.compile(r'(?:(?<=[ \t\n])|^)("(?:[^"\n]|"")*")|[ \t]+', re.MULTILINE)
 _MARGIN = re.compile(r"^ | $", re.MULTILINE)  # a blank at the start or the end of a line
 
 
@@ -84,8 +86,15 @@ def is_comment(line: str) -> bool:
 
 def fields_of(line: str, delimiter: str) -> list[str]:
     """Return the fields of a line, without quotes. Pure."""
-    text = _GAP.sub(BLANKS, line.strip()) if delimiter == BLANKS else line.rstrip("\n")
+    text = _one_blank(line.strip()) if delimiter == BLANKS else line.rstrip("\n")
     return next(csv.reader([text], delimiter=delimiter), [])
+
+
+def _one_blank(text: str) -> str:
+    """Return lines with one blank between columns. Quoted fields stay as they are. Pure."""
+    if '"' not in text:
+        return _GAP.sub(BLANKS, text)
+    return _GAP_OR_QUOTED.sub(lambda found: found[1] or BLANKS, text)
 
 
 def rows_of(path: Path, delimiter: str, skipped_lines: int) -> Iterator[tuple[int, list[str]]]:
@@ -180,7 +189,7 @@ class RowText(io.RawIOBase):
                 self._refuse_rows_like_comments(text, first)
             text = _COMMENT.sub("", text)
         if self._delimiter == BLANKS:
-            return _MARGIN.sub("", _GAP.sub(BLANKS, text))
+            return _MARGIN.sub("", _one_blank(text))
         if " " not in text:
             return text
         # A parser would read the blank in ", true" as part of the word. Quoted text keeps its blanks.
