@@ -104,7 +104,7 @@ class KeyedWorld:
         world.ends = [(writer.pick(keys), writer.pick(last)) for _ in range(num_edges)]
         if world.has_items and writer.chance(0.5):
             world.item_keys = items
-        if writer.chance(0.25):
+        if writer.chance(0.15):
             for row in random.choice(num_edges, min(num_edges, 2), replace=False):
                 stranger = writer.pick(others)
                 world.ends[row] = (stranger, world.ends[row][1])
@@ -174,13 +174,20 @@ class KeyedWorld:
             "labels": self._label_entry(),
         }
         columns += self._split_columns(user)
-        columns += [Column(self.names.pop(), "text", ["x"] * len(self.keys)) for _ in range(writer.pick([0, 0, 1]))]
+        columns += [
+            Column(self.names.pop(), "text", ["x"] * len(self.keys)) for _ in range(writer.pick([0, 0, 1]))
+        ]
         user["file"] = files.write(folder, "users", self._mixed(columns), is_text=self.is_text[0])
         nodes: dict[str, Any] = {"user": user}
         if self.item_keys is not None:
             name = self.names.pop()
-            table = self._mixed([Column(name, "key", self.item_keys), Column(self.names.pop(), "text", ["x"] * 5)])
-            nodes["item"] = {"file": files.write(folder, "items", table, is_text=self.is_text[2]), "key": name}
+            table = self._mixed(
+                [Column(name, "key", self.item_keys), Column(self.names.pop(), "text", ["x"] * 5)]
+            )
+            nodes["item"] = {
+                "file": files.write(folder, "items", table, is_text=self.is_text[2]),
+                "key": name,
+            }
         graph = {
             "nodes": nodes,
             "edges": {"knows": self._write_edges(folder, files)},
@@ -194,7 +201,10 @@ class KeyedWorld:
         writer = self.writer
         last_type = "item" if self.has_items else "user"
         first, last = writer.pick([*ENDS, *STRANGE_ENDS])
-        columns = [Column(first, "key", [src for src, _ in self.ends]), Column(last, "key", [dst for _, dst in self.ends])]
+        columns = [
+            Column(first, "key", [src for src, _ in self.ends]),
+            Column(last, "key", [dst for _, dst in self.ends]),
+        ]
         if all(isinstance(end, int) for pair in self.ends for end in pair) and writer.chance(0.15):
             return self._write_bare_edges(folder, files, columns, last_type)
         entry: dict[str, Any] = {"src": f"user.{first}", "dst": f"{last_type}.{last}"}
@@ -235,21 +245,25 @@ class KeyedWorld:
     def _feature(self, count: int, *, is_text: bool, kinds: tuple[str, ...] = (), name: str = "") -> Feature:
         """Draw a column and its encoder."""
         writer, random = self.writer, self.writer.random
-        kind = writer.pick(kinds or ("int", "int", "float", "float", "text", "text", "time", "bool", "vector"))
+        kind = writer.pick(
+            kinds or ("int", "int", "float", "float", "text", "text", "time", "bool", "vector")
+        )
         if kind == "vector" and is_text:
             kind = "float"
         values: list[Any] = {
             "int": lambda: random.integers(-5, 99, count).tolist(),
             "float": lambda: random.standard_normal(count).round(3).tolist(),
             "text": lambda: [writer.pick(CITIES) for _ in range(count)],
-            "time": lambda: [EPOCH + timedelta(seconds=int(each)) for each in random.integers(0, 2 * 10**9, count)],
+            "time": lambda: [
+                EPOCH + timedelta(seconds=int(each)) for each in random.integers(0, 2 * 10**9, count)
+            ],
             "bool": lambda: [writer.chance(0.5) for _ in range(count)],
-            "vector": lambda: (random.integers(-40, 40, (count, 3)) / 8).tolist(),
+            "vector": (random.integers(-40, 40, (count, 3)) / 8).tolist,
         }[kind]()
         entry: dict[str, Any] = {"name": name or self.names.pop()}
         rule = writer.pick([None, None, "zero", "mean", "flag"])
         rule = "flag" if kind == "text" and rule == "mean" else rule
-        if writer.chance(0.3 if rule else 0.04) and count > 1:
+        if writer.chance(0.3 if rule else 0.02) and count > 1:
             for row in random.integers(1, count, 2):
                 values[row] = None
             if kind == "float" and writer.chance(0.3):
@@ -258,7 +272,7 @@ class KeyedWorld:
                 writer.refuse("a missing feature")
             elif self.parts is None:
                 writer.refuse("perhaps no value in training rows", must=False)
-        if kind in {"int", "float"} and writer.chance(0.03):
+        if kind in {"int", "float"} and writer.chance(0.015):
             values[0] = 2**24 + 1
             values = [float(each) if kind == "float" and each is not None else each for each in values]
         if rule is not None:
@@ -277,7 +291,9 @@ class KeyedWorld:
             top = writer.pick([None, None, 2]) if entry["as"] == "category" else None
             if top is not None:
                 entry["top"] = top
-            return lambda is_train: _categories(values, is_train, rule, is_index=entry["as"] == "index", top=top)
+            return lambda is_train: _categories(
+                values, is_train, rule, is_index=entry["as"] == "index", top=top
+            )
         if kind == "time":
             entry["as"] = "time"
             at = writer.pick([None, "2024-01-31"])
@@ -297,11 +313,15 @@ class KeyedWorld:
         if writer.chance(0.4):
             self.weight = (random.integers(1, 9, count) / 4).tolist()
         if writer.chance(0.3):
-            self.times = [EPOCH + timedelta(seconds=int(each)) for each in random.integers(-(10**9), 2 * 10**9, count)]
+            self.times = [
+                EPOCH + timedelta(seconds=int(each)) for each in random.integers(-(10**9), 2 * 10**9, count)
+            ]
         if writer.chance(0.4):
             kinds = ("int", "float", "bool") if self.strangers else ("int", "float", "bool", "text")
             for name in ("price", "Size, cm")[: writer.pick([1, 2])]:
-                self.edge_features.append(self._feature(count, is_text=self.is_text[1], kinds=kinds, name=name))
+                self.edge_features.append(
+                    self._feature(count, is_text=self.is_text[1], kinds=kinds, name=name)
+                )
 
     def _draw_split(self, count: int) -> None:
         writer = self.writer
@@ -327,7 +347,11 @@ class KeyedWorld:
             else:
                 user["split"]["train"] = [0]
             is_text = writer.chance(0.4)
-            return [Column(name, "text" if is_text else "int", [str(each) for each in values] if is_text else values)]
+            return [
+                Column(
+                    name, "text" if is_text else "int", [str(each) for each in values] if is_text else values
+                )
+            ]
         names = [name, self.names.pop(), self.names.pop()]
         user["split"] = dict(zip(PARTS, names, strict=True))
         return [
@@ -338,7 +362,9 @@ class KeyedWorld:
     def _draw_labels(self, count: int) -> None:
         """Draw one or two columns of labels; nodes in no part may have none."""
         writer, random = self.writer, self.writer.random
-        self.label_kind = writer.pick(["text", "text", "whole", "gaps", "values", "bool", "several", "several bools"])
+        self.label_kind = writer.pick(
+            ["text", "text", "whole", "gaps", "values", "bool", "several", "several bools"]
+        )
         bits = [0, 1, *random.integers(0, 2, count - 2).tolist()]
         columns: dict[str, tuple[str, list[Any]]] = {
             "text": ("text", [*CLASSES[:2], *(writer.pick(CLASSES) for _ in range(count - 2))]),
@@ -375,7 +401,9 @@ class KeyedWorld:
         elif fault == "a user without a key":
             self.keys = [None if place == row else key for place, key in enumerate(self.keys)]
         elif fault == "an end without a key":
-            self.ends = [(None, dst) if place == 0 else (src, dst) for place, (src, dst) in enumerate(self.ends)]
+            self.ends = [
+                (None, dst) if place == 0 else (src, dst) for place, (src, dst) in enumerate(self.ends)
+            ]
             if len(self.ends) == 1:
                 return  # A column of nothing has no type of keys; see `TableFiles`.
         else:
@@ -398,7 +426,10 @@ def _keys(writer: World, count: int) -> list[Any]:
     if kind == "text":
         return [f"u{number}" for number in random.permutation(1000)[:count]]
     if kind == "odd":
-        known = [*random.permutation(ODD_TEXTS)[: count // 2 + 1].tolist(), *(f"u{number}" for number in range(count))]
+        known = [
+            *random.permutation(ODD_TEXTS)[: count // 2 + 1].tolist(),
+            *(f"u{number}" for number in range(count)),
+        ]
         return [known[place] for place in random.permutation(count)]
     return [str(uuid.UUID(bytes=random.bytes(16))) for _ in range(count)]
 
@@ -409,9 +440,7 @@ def encoded(features: list[Feature], is_train: np.ndarray) -> np.ndarray:
     return np.concatenate(rows, axis=1) if rows else np.zeros((len(is_train), 0), np.float32)
 
 
-def _filled(
-    scaled: np.ndarray, is_missing: np.ndarray, mean: np.ndarray, rule: str | None
-) -> np.ndarray:
+def _filled(scaled: np.ndarray, is_missing: np.ndarray, mean: np.ndarray, rule: str | None) -> np.ndarray:
     """Return numbers (n, w) without missing ones; ``mean`` is the mean of the training rows after scaling."""
     if rule in {"mean", "flag"}:
         scaled = np.where(is_missing, mean, scaled)
@@ -465,4 +494,3 @@ def _label_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{np.float32(value):.4f}" if isinstance(value, float) else str(value)
-

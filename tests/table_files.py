@@ -10,8 +10,9 @@ import csv
 import io
 import uuid
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ import pyarrow.ipc as paipc
 import pyarrow.parquet as paparquet
 from table_worlds import World
 
-EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001: times of this module are without zone, in UTC
+# Times here have no zone, and are in UTC.
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001
 TEXT_STYLES = ["csv", "csv", "tsv", "txt"]
 TYPED_STYLES = ["parquet", "parquet", "arrow", "arrows", "feather"]
 _SEPARATORS = {"csv": [",", ",", ";", "|"], "tsv": ["\t"], "txt": [" "]}
@@ -56,7 +58,9 @@ class TableFiles:
         if is_text:
             style = writer.pick(TEXT_STYLES if len(columns) > 1 else ["csv"])
             texts = [self._texts(column) for column in columns]
-            frames = [pd.DataFrame(dict(zip([each.name for each in columns], texts, strict=True)), dtype=object)]
+            frames = [
+                pd.DataFrame(dict(zip([each.name for each in columns], texts, strict=True)), dtype=object)
+            ]
         else:
             style = writer.pick(TYPED_STYLES)
             frames = [pa.table({column.name: self._array(column) for column in columns})]
@@ -67,7 +71,7 @@ class TableFiles:
         whole = frames[0]
         parts = [
             whole.iloc[first:last] if is_text else whole.slice(first, last - first)
-            for first, last in zip(cuts[:-1], cuts[1:], strict=True)
+            for first, last in pairwise(cuts)
         ]
         suffix = f".{style}{'.gz' if is_text and writer.chance(0.2) else ''}"
         name = f"{stem}{suffix}"
@@ -75,7 +79,9 @@ class TableFiles:
         if len(parts) > 1:
             is_folder = writer.chance(0.6)
             name = stem if is_folder else f"{stem}-*{suffix}"
-            names = [f"{stem}{'/part-' if is_folder else '-'}{number + 8}{suffix}" for number in range(len(parts))]
+            names = [
+                f"{stem}{'/part-' if is_folder else '-'}{number + 8}{suffix}" for number in range(len(parts))
+            ]
             if is_folder:
                 (folder / stem).mkdir()
                 (folder / stem / "_SUCCESS").touch()
@@ -110,9 +116,13 @@ class TableFiles:
     def _write_typed(self, path: Path, table: pa.Table, style: str) -> None:
         rows = self.writer.pick([2, 5, 1000])
         if style == "parquet":
-            paparquet.write_table(table, path, row_group_size=rows, compression=self.writer.pick(["snappy", "zstd"]))
+            paparquet.write_table(
+                table, path, row_group_size=rows, compression=self.writer.pick(["snappy", "zstd"])
+            )
         elif style == "feather":
-            pafeather.write_feather(table, str(path), chunksize=rows, compression=self.writer.pick(["lz4", "zstd"]))
+            pafeather.write_feather(
+                table, str(path), chunksize=rows, compression=self.writer.pick(["lz4", "zstd"])
+            )
         else:
             make = paipc.new_file if style == "arrow" else paipc.new_stream
             with make(path, table.schema) as file:
@@ -125,7 +135,7 @@ class TableFiles:
             return ["" if value is None else str(value) for value in column.values]
         missing = pick(_MISSING)
         form = {
-            "int": lambda value: str(value),
+            "int": str,
             "float": pick([repr, repr, lambda value: f"{value:.12e}", lambda value: f"{value:+.6f}"]),
             "bool": pick([str, lambda value: str(value).lower(), lambda value: str(value).upper()]),
             "time": pick(
@@ -149,15 +159,25 @@ class TableFiles:
         if kind == "key":
             kind = "int" if isinstance(known[0], int) else "text"
             if self.packs_uuids and _is_uuid(known[0]):
-                return pa.array([None if each is None else uuid.UUID(each).bytes for each in values], pa.binary(16))
+                return pa.array(
+                    [None if each is None else uuid.UUID(each).bytes for each in values], pa.binary(16)
+                )
         if kind == "int":
             fitting = [each for each in _INTEGERS if _fits(known, each)]
             return pa.array(values, pick([fitting[-1], *fitting]))
         if kind == "float":
-            if all(np.isfinite(known)) and all(round(value, 3) == value for value in known) and self.writer.chance(0.3):
-                return pa.array([None if each is None else Decimal(str(each)) for each in values], pa.decimal128(18, 6))
+            if (
+                all(np.isfinite(known))
+                and all(round(value, 3) == value for value in known)
+                and self.writer.chance(0.3)
+            ):
+                return pa.array(
+                    [None if each is None else Decimal(str(each)) for each in values], pa.decimal128(18, 6)
+                )
             # pandas writes NaN where a value is missing.
-            return pa.array([np.nan if each is None else each for each in values] if self.writer.chance(0.5) else values)
+            return pa.array(
+                [np.nan if each is None else each for each in values] if self.writer.chance(0.5) else values
+            )
         if kind == "text":
             array = pa.array(values, pick([pa.string(), pa.string(), pa.large_string()]))
             return array.dictionary_encode() if self.writer.chance(0.3) else array
@@ -167,7 +187,7 @@ class TableFiles:
             if self.writer.chance(0.2):
                 return pa.array([None if each is None else seconds_of(each) for each in values], pa.int64())
             zone = pick([None, "UTC", "Europe/Berlin"])
-            aware = [each if each is None or zone is None else each.replace(tzinfo=timezone.utc) for each in values]
+            aware = [each if each is None or zone is None else each.replace(tzinfo=UTC) for each in values]
             return pa.array(aware, pa.timestamp(pick(["s", "ms", "us", "ns"]), tz=zone))
         width = len(known[0])
         inner = pick([pa.float64(), pa.float32()])
@@ -190,5 +210,7 @@ def _is_uuid(value: Any) -> bool:
 
 def _is_even(lines: list[str], separator: str) -> bool:
     """True if another separator divides all lines into equally many fields."""
-    counts = {len(row) for row in csv.reader(io.StringIO("\n".join(lines), newline=""), delimiter=separator) if row}
+    counts = {
+        len(row) for row in csv.reader(io.StringIO("\n".join(lines), newline=""), delimiter=separator) if row
+    }
     return len(counts) == 1 and counts != {1}

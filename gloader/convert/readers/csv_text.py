@@ -6,6 +6,7 @@ error messages. `RowText` is a file object with the cleaned text, from which a f
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -140,6 +141,7 @@ class RowText(io.RawIOBase):
         self._num_lines = 0  # complete lines so far
         self._ready = b""  # cleaned text that was not read yet
         self._is_done = False  # True at the end of the file
+        self._has_begun = False  # True once there was cleaned text
 
     def readable(self) -> bool:
         """True, because the rows can always be read."""
@@ -178,7 +180,12 @@ class RowText(io.RawIOBase):
         while self._to_skip and text:
             self._to_skip -= 1
             text, first = text.partition("\n")[2], first + 1
-        self._ready += self._cleaned(text, first).encode("utf-8", "surrogateescape")
+        rows = self._cleaned(text, first).encode("utf-8", "surrogateescape")
+        if rows and not self._has_begun:
+            self._has_begun = True
+            # The parser removes a byte order mark at its start, which is text here: the file's own is gone already.
+            rows = codecs.BOM_UTF8 + rows if rows.startswith(codecs.BOM_UTF8) else rows
+        self._ready += rows
 
     def _cleaned(self, text: str, first: int) -> str:
         """Return complete lines without comments and unneeded blanks. ``first`` is the first line's number."""

@@ -108,9 +108,10 @@ def require_equal(world, dataset, folder, how):
     arrays = dataset.to_numpy()
     found, wanted = edges_of(dataset, arrays, world.has_items), world.expected_edges
     assert [each[:4] for each in found] == [each[:4] for each in wanted], how
-    assert all(np.allclose(each[4:], other[4:], rtol=1e-5, atol=1e-6) for each, other in zip(found, wanted, strict=True)), (
-        how
-    )
+    assert all(
+        np.allclose(each[4:], other[4:], rtol=1e-5, atol=1e-6)
+        for each, other in zip(found, wanted, strict=True)
+    ), how
     assert list(map(len, found)) == list(map(len, wanted)), how
     rows = arrays["features"]["user"] if world.has_items else arrays["features"]
     wanted_rows = world.expected_features(dataset.train)
@@ -121,13 +122,15 @@ def require_equal(world, dataset, folder, how):
     if world.parts is None:
         unknown = "-" if len(world.labels) == 1 else ("-", "-")
         labelled = [node for node, label in enumerate(world.expected_labels()) if label != unknown]
-        assert sorted(sum(parts.values(), [])) == labelled, how
+        assert sorted(node for ids in parts.values() for node in ids) == labelled, how
     else:
         for part, ids in parts.items():
             assert ids == [row for row, each in enumerate(world.parts) if each == part], f"{how}: {part}"
     dropped = int((~world.is_kept).sum())
     record = (folder / "out" / "dataset.json").read_text()
-    assert (f"{dropped} edges of" in json.loads(json.dumps(record))) == (dropped > 0), f"{how}: {dropped} dropped"
+    assert (f"{dropped} edges of" in json.loads(json.dumps(record))) == (dropped > 0), (
+        f"{how}: {dropped} dropped"
+    )
 
 
 def run(seeds, tmp_path):
