@@ -71,7 +71,9 @@ class KeyedWorld:
     labels: list[Column] = field(default_factory=list)
     label_kind: str = ""
     parts: list[str] | None = None  # (N,) train, valid, test or ""; None means a random split
-    weight: list[float] | None = None  # (E,)
+    split_times: list[Any] | None = None  # (N,) datetimes, of a split by time
+    missing: str | None = None  # what becomes of missing values in the users' columns that do not say it
+    weight: list[Any] | None = None  # (E,)
     times: list[Any] | None = None  # (E,) datetimes
     yaml_text: str = ""
 
@@ -113,6 +115,9 @@ class KeyedWorld:
                 writer.refuse("a key that no node has")
         world._draw_split(num_users)
         world._draw_labels(num_users)
+        if world.split_times is not None:
+            world.parts = _parts_by_time(world.split_times, world.labels)
+        world.missing = writer.pick([None, None, None, "zero", "flag"])
         for _ in range(writer.pick([1, 2, 3])):
             world.features.append(world._feature(num_users, is_text=world.is_text[0]))
         world._draw_edge_columns(num_edges)
@@ -172,6 +177,7 @@ class KeyedWorld:
             "key": key,
             "columns": [each.entry for each in self.features],
             "labels": self._label_entry(),
+            **({} if self.missing is None else {"missing": self.missing}),
         }
         columns += self._split_columns(user)
         columns += [
@@ -205,7 +211,11 @@ class KeyedWorld:
             Column(first, "key", [src for src, _ in self.ends]),
             Column(last, "key", [dst for _, dst in self.ends]),
         ]
-        if all(isinstance(end, int) for pair in self.ends for end in pair) and writer.chance(0.15):
+        if (
+            all(isinstance(end, int) for pair in self.ends for end in pair)
+            and not self.edge_features
+            and writer.chance(0.2)
+        ):
             return self._write_bare_edges(folder, files, columns, last_type)
         entry: dict[str, Any] = {"src": f"user.{first}", "dst": f"{last_type}.{last}"}
         if self.weight is not None:
@@ -221,6 +231,10 @@ class KeyedWorld:
             entry["columns"] = [each.entry for each in self.edge_features]
         for name in writer.random.choice(EXTRAS, int(writer.random.integers(0, 3)), replace=False):
             columns.append(Column(str(name), "text", ["x"] * len(self.ends)))
+        if writer.chance(0.03) and not self.is_text[1] and isinstance(self.ends[0][0], int):
+            columns[0] = Column(first, "text", [None if src is None else str(src) for src, _ in self.ends])
+            if not self.is_text[0]:
+                writer.refuse("keys of two types")
         if writer.chance(0.02):
             entry[writer.pick(["weight", "time"])] = writer.pick([first, last])
             writer.refuse("an end as weight or time")
@@ -230,7 +244,7 @@ class KeyedWorld:
         self, folder: Path, files: TableFiles, columns: list[Column], last_type: str
     ) -> dict[str, Any]:
         """Write edges between whole numbers as text without a header; the third column is the weight."""
-        self.times, self.edge_features = None, []
+        self.times = None
         if self.weight is not None:
             columns.append(Column("c2", "float", self.weight))
         name = files.write(folder, "e", columns, is_text=True, has_header=False)
@@ -263,6 +277,10 @@ class KeyedWorld:
         entry: dict[str, Any] = {"name": name or self.names.pop()}
         rule = writer.pick([None, None, "zero", "mean", "flag"])
         rule = "flag" if kind == "text" and rule == "mean" else rule
+        if rule is not None:
+            entry["missing"] = rule
+        elif not name:
+            rule = self.missing
         if writer.chance(0.3 if rule else 0.02) and count > 1:
             for row in random.integers(1, count, 2):
                 values[row] = None
@@ -270,13 +288,11 @@ class KeyedWorld:
                 values[-1] = np.inf
             if rule is None:
                 writer.refuse("a missing feature")
-            elif self.parts is None:
+            elif self.parts is None or self.split_times is not None:
                 writer.refuse("perhaps no value in training rows", must=False)
         if kind in {"int", "float"} and writer.chance(0.015):
             values[0] = 2**24 + 1
             values = [float(each) if kind == "float" and each is not None else each for each in values]
-        if rule is not None:
-            entry["missing"] = rule
         encode = self._encoder(kind, values, entry, rule)
         column = Column(entry["name"], kind, values)
         return Feature(column, entry["name"] if len(entry) == 1 and writer.chance(0.8) else entry, encode)
@@ -325,7 +341,10 @@ class KeyedWorld:
 
     def _draw_split(self, count: int) -> None:
         writer = self.writer
-        if writer.chance(0.7):
+        if writer.chance(0.15):
+            days = writer.random.integers(0, 9, count)  # some are equal
+            self.split_times = [EPOCH + timedelta(days=int(day)) for day in days]
+        elif writer.chance(0.7):
             self.parts = [*PARTS, *(writer.pick([*PARTS, *PARTS, ""]) for _ in range(count - len(PARTS)))]
 
     def _split_columns(self, user: dict[str, Any]) -> list[Column]:
@@ -334,6 +353,9 @@ class KeyedWorld:
             return []
         writer, form = self.writer, self.writer.pick(["words", "masks", "folds"])
         name = self.names.pop()
+        if self.split_times is not None:
+            user["split"] = {"by": "time", "column": name, "shares": "60/20/20"}
+            return [Column(name, "time", self.split_times)]
         if form == "words":
             user["split"] = name
             return [Column(name, "text", [writer.pick(WORDS[part]) for part in self.parts])]
@@ -400,17 +422,25 @@ class KeyedWorld:
             self.keys[row] = self.keys[0]
         elif fault == "a user without a key":
             self.keys = [None if place == row else key for place, key in enumerate(self.keys)]
-        elif fault == "an end without a key":
-            self.ends = [
-                (None, dst) if place == 0 else (src, dst) for place, (src, dst) in enumerate(self.ends)
-            ]
-            if len(self.ends) == 1:
-                return  # A column of nothing has no type of keys; see `TableFiles`.
+        elif fault == "an end without a key" and len(self.ends) > 1:
+            self.ends[0] = (None, self.ends[0][1])
+        elif fault == "no weight" and self.weight is not None:
+            self.weight[0] = None
         else:
-            if self.weight is None:
-                return
-            self.weight = [None, *self.weight[1:]]
+            return
         writer.refuse(fault)
+
+
+def _parts_by_time(times: list[Any], labels: list[Column]) -> list[str]:
+    """Return the part of each node: of those with a label, the earliest 60 % are train, and the next 20 % valid."""
+    is_labelled = [
+        any(value is not None for value in row) for row in zip(*(each.values for each in labels), strict=True)
+    ]
+    rows = pd.Series(times)[is_labelled].sort_values(kind="stable").index
+    parts = pd.Series("", index=range(len(times)))
+    first, last = round(0.6 * len(rows)), round(0.8 * len(rows))
+    parts[rows] = ["train"] * first + ["valid"] * (last - first) + ["test"] * (len(rows) - last)
+    return parts.tolist()
 
 
 def _keys(writer: World, count: int) -> list[Any]:
@@ -480,7 +510,7 @@ def _categories(
         names = sorted(names, key=lambda name: (float(name), name))
     if top is not None:
         names = [name for name in names if name in sorted(names, key=lambda name: -counts[name])[:top]]
-    codes = pd.Categorical(table, categories=names)
+    codes = pd.Categorical(table.where(table.isin(names)), categories=names)
     rows = codes.codes[:, None] if is_index else pd.get_dummies(codes).to_numpy()
     is_missing = table.isna().to_numpy()
     if top is not None:

@@ -97,8 +97,8 @@ class TableFiles:
         writer = self.writer
         separator = writer.pick(_SEPARATORS[style])
         quoting = writer.pick([csv.QUOTE_MINIMAL, csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
-        if style == "txt" and (frame == "").to_numpy().any():
-            quoting = csv.QUOTE_ALL  # nothing between blanks is no field
+        if style == "txt" and frame.map(lambda value: value == "" or "\t" in value).to_numpy().any():
+            quoting = csv.QUOTE_ALL  # nothing between blanks is no field, and a tab is a blank
         text = frame.to_csv(index=False, header=has_header, sep=separator, quoting=quoting)
         lines = text.split("\n")[:-1]
         if any(line.count('"') % 2 for line in lines) or "\r" in text:

@@ -5,6 +5,7 @@ A failing seed is repeated by ``outcome(SEED, FOLDER)``; the message has the fol
 
 import json
 import os
+import re
 import shutil
 from collections import Counter
 
@@ -19,6 +20,15 @@ from gloader.dataset import Dataset
 from gloader.errors import GloaderError
 
 BUDGET = 10**8
+# Faults of one row, whose number the message must have.
+OF_A_ROW = {
+    "a key twice",
+    "a user without a key",
+    "an end without a key",
+    "a missing feature",
+    "a key that no node has",
+    "a number that float32 rounds",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +100,9 @@ def outcome(seed, folder):
     if refusal is not None:
         assert world.reasons, f"{how}: refused without a reason: {refusal}"
         assert str(folder) in refusal, f"{how}: the file is not named: {refusal}"
+        assert re.search(r"rows? \d", refusal) or not world.reasons <= OF_A_ROW, (
+            f"{how}: no row is named: {refusal}"
+        )
         assert not (folder / "out").exists(), how
         return "refused"
     assert not world.faults, f"{how}: read"
