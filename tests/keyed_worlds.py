@@ -233,7 +233,8 @@ class KeyedWorld:
             columns.append(Column(str(name), "text", ["x"] * len(self.ends)))
         if writer.chance(0.03) and not self.is_text[1] and isinstance(self.ends[0][0], int):
             columns[0] = Column(first, "text", [None if src is None else str(src) for src, _ in self.ends])
-            if not self.is_text[0]:
+            # Texts of a text file would be keys of any type.
+            if not self.is_text[0] or not self.has_items:
                 writer.refuse("keys of two types")
         if writer.chance(0.02):
             entry[writer.pick(["weight", "time"])] = writer.pick([first, last])
