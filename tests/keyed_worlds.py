@@ -132,7 +132,12 @@ class KeyedWorld:
     @property
     def is_kept(self) -> np.ndarray:
         """(E,) mask of the edges that stay."""
-        return np.array([self.dangling == "node" or not self.strangers & {*pair} for pair in self.ends])
+        return np.array(
+            [
+                self.dangling == "node" or not self.strangers & {*pair[: 2 - self.has_items]}
+                for pair in self.ends
+            ]
+        )
 
     @property
     def expected_edges(self) -> list[tuple[Any, ...]]:

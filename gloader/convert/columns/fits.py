@@ -370,8 +370,8 @@ def _require_values(where: str, spec: ColumnSpec, count: int) -> None:
     """Raise SourceError if no training row has a value."""
     if not count:
         raise SourceError(
-            f"{where}: column {shown(spec.name)} has no value in any training row, so there is no mean, scale or category "
-            "to take from them: leave the column out"
+            f"{where}: column {shown(spec.name)} has no value in any training row, so there is no mean, scale or "
+            "category to take from them: leave the column out"
         )
 
 

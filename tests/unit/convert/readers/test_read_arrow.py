@@ -54,6 +54,14 @@ def test_aligned_text_keeps_the_blanks_in_quotes(tmp_path):
     assert rows(table, "key", "n") == [["x  y", '\tz "  '], ["7", "8"]]
 
 
+def test_tabs_beside_blanks_align_columns(tmp_path):
+    table = write(tmp_path / "a.txt", ' key \t n\nx1 \t7 \n  "x  2" \t8\n')
+    assert rows(table, "key", "n") == [["x1", "x  2"], ["7", "8"]]
+    # A blank in some places only is part of a text.
+    table = write(tmp_path / "b.txt", "key\tn\nx1 \t7\nx2\t8\n")
+    assert rows(table, "key") == [["x1 ", "x2"]]
+
+
 def test_a_text_that_begins_with_a_byte_order_mark_keeps_it(tmp_path):
     # Only the mark at the start of the file belongs to no field.
     table = write(tmp_path / "a.csv", "\ufeffkey,x\n\ufeffa,1\n\ufeffb,2\n")
