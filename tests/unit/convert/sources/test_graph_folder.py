@@ -118,7 +118,7 @@ def test_of_two_columns_of_weights_one_is_named(folder):
 def test_an_end_is_no_weight_and_no_time(folder, key, column, error, what):
     replaced(folder, "cites.npy", f"{{file: cites.csv, {key}: {column}}}")
     (folder / "cites.csv").write_text("src,dst,n\n0,1,2\n1,2,4\n")
-    wanted = rf"cites\.csv: column '{column}' is an end of the edges, and is named as their {what}; the columns are src, "
+    wanted = rf"cites\.csv: column '{column}' is an end of the edges, and is named as their {what}; the columns are "
     with pytest.raises(error, match=wanted):
         opened(folder)
 
