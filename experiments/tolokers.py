@@ -3,7 +3,7 @@
     python experiments/tolokers.py --data FOLDER/tolokers --out experiments/results/DATE-tolokers
 
 The published figures are those of Platonov et al. (2023), "A critical look at the evaluation of GNNs under
-heterophily", table 4: means and standard deviations over ten splits of 50/25/25. The masks of these splits are not in
+heterophily": means and standard deviations over ten splits of 50/25/25. The masks of these splits are not in
 FOLDER, so other ten are drawn: each is stratified by class, from its number. A run takes all training nodes in each
 step with all their neighbours, and keeps the test figure of the step with the best validation figure, as the paper
 does. Finished runs in --work are taken as they are, so that several processes can share the work by --models or

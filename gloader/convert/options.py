@@ -235,7 +235,7 @@ class PrepareOptions:
 
     @property
     def missing_rule(self) -> Literal["error", "zero", "mean", "flag", "keep"]:
-        """What becomes of missing features, as an encoder's rule. Raises ConfigError for options that contradict."""
+        """The rule for missing features, as an encoder takes it. Raises ConfigError for options that contradict."""
         if self.missing is not None and self.missing not in FILLS:
             raise ConfigError(f"missing {shown(self.missing)}; allowed: {', '.join(FILLS)}")
         if self.missing is not None and self.allow_nan:

@@ -383,9 +383,9 @@ class _LabelColumns:
         """Return the counts by column, or their ranges over many columns. ``are_flags``: all values are 0 and 1."""
         width = len(self.known)
         if width > _MOST_CLASSES:
-            known = f"{int(self.known.min()):,} to {int(self.known.max()):,} known in a column"
+            known = f"{_span(self.known)} known in a column"
             if are_flags:
-                return f"{known}, {int(self.ones.min()):,} to {int(self.ones.max()):,} of them 1"
+                return f"{known}, {_span(self.ones)} of them 1"
             return f"{known}, from {self.low.min():g} to {self.high.max():g}"
         texts = []
         for name, known, ones, low, high in zip(
@@ -394,6 +394,12 @@ class _LabelColumns:
             counts = f"{ones:,} of {known:,} are 1" if are_flags else f"{known:,} from {low:g} to {high:g}"
             texts.append(f"{name}: {counts if known else 'none known'}")
         return ", ".join(texts)
+
+
+def _span(counts: IdArray) -> str:
+    """Return the smallest and the largest of ``counts`` (k,), or the number that all of them are."""
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _classes(labels: IdArray, num_classes: int, names: tuple[str, ...]) -> str:

@@ -238,9 +238,12 @@ def truths(column: Any, *, place: Place) -> NDArray[np.float64]:
     import pyarrow.compute as pc
 
     if is_text(column.type):
-        texts = pc.utf8_lower(pc.utf8_trim_whitespace(column)).to_pylist()
+        lowered: Any = pc.utf8_lower(pc.utf8_trim_whitespace(column))
+        read = lowered.dictionary_encode()
         known = dict.fromkeys(_TRUE, 1.0) | dict.fromkeys(_FALSE, 0.0) | dict.fromkeys(MISSING_TEXTS, np.nan)
-        values = np.array([known.get(text or "", -1.0) for text in texts], np.float64)
+        # The last entry is for null, whose index becomes -1.
+        of_text = np.array([*(known.get(text, -1.0) for text in read.dictionary.to_pylist()), np.nan])
+        values = of_text[read.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
     else:
         values = numbers(column, width=1, place=place).values[:, 0]
     wrong = np.flatnonzero(~(np.isnan(values) | (values == 0) | (values == 1)))

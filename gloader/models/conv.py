@@ -65,9 +65,7 @@ class Conv(Protocol):
 
     edge_dim: int  # width of the edge features that the convolution reads; 0 without edge features
     out_dim: int  # H, the width of an output row
-    sum_dim: (
-        int  # width of the rows of all columns that `propagate` gives: the head's input, or H without a head
-    )
+    sum_dim: int  # width of a row of `propagate` in all columns: the head's input, or H without a head
 
     def __call__(self, x_src: torch.Tensor, x_dst: torch.Tensor, block: DeviceBlock, /) -> torch.Tensor:
         """Return (D, out_dim) from source rows ``x_src`` (U, in_dim) and destination rows ``x_dst`` (D, own_dim).

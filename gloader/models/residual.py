@@ -1,7 +1,7 @@
 """A layer whose result is added to its input, with layer norm and a feed-forward part.
 
 Networks of such layers are the baselines of Platonov et al. (2023), "A critical look at the evaluation of GNNs under
-heterophily", section 4. `ResidualConv` wraps any convolution within one node type, and is itself a convolution of
+heterophily". `ResidualConv` wraps any convolution within one node type, and is itself a convolution of
 `gloader.models.conv.Conv`. `gloader.models.build` makes one for each layer.
 """
 

@@ -11,6 +11,7 @@ import time
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
 
 from gloader.errors import DivergedError
@@ -230,7 +231,7 @@ def _bad_rows(rows: torch.Tensor, noun: str, ids: Any) -> str:
     text = f"column {column} of {noun} {int(ids[row])} is {rows[row, column].item()}"
     if len(bad) == 1:
         return text
-    columns, places = bad[:, 1].unique().tolist(), bad[:, 0].unique().tolist()
+    columns, places = (np.unique(bad[:, axis].numpy()).tolist() for axis in (1, 0))
     return (
         f"{text}; in the batch, {len(bad):,} numbers are NaN or infinite, in column{'s' * (len(columns) > 1)} "
         f"{_some(columns)} of {noun} {_some([int(ids[place]) for place in places])}"

@@ -47,6 +47,7 @@ Dangling: TypeAlias = Literal["error", "drop", "node"]
 # The shares of the budget: the table, staged records, and a block of keys that is looked up at a time. The last eighth
 # is for the pieces of files.
 _TABLE_SHARE, _STAGE_SHARE, _BLOCK_SHARE = 2, 4, 8
+_READ_IDS: Final = 1024  # ids of each partition that are read at a time, on average
 MIN_BUDGET_BYTES: Final = 64 * 2**10  # a smaller budget would have no room for a hundred keys
 _MAX_BLOCK_BYTES: Final = (
     3 * 2**20
@@ -274,7 +275,7 @@ class Numbering:
     def ids(self, stream: KeyStream, max_ids: int) -> Iterator[IdArray]:
         """Yield the ids (n,) int64 of a stream's keys in order, at most ``max_ids`` at a time. -1 is a dropped key.
 
-        It may be called again. It takes 32 bytes for each of the ``max_ids``.
+        It may be called again. It takes 32 bytes for each of the ``max_ids``, or half of the budget if that is more.
 
         Raises
         ------
@@ -285,11 +286,16 @@ class Numbering:
         cursor = stream.cursor
         if self._partitions is not None:
             cursor = np.zeros(self._partitions.num_partitions, np.int64) if cursor is None else cursor.copy()
-        for order in stream.order.pieces(stream.num_keys, max_ids):
-            if self._partitions is None or cursor is None or order.min() > LEFT:
-                yield order
-            else:
-                yield self._partitions.ids_in_turn(order, cursor)
+        # Each partition's file is opened for each piece, so a piece has many ids of each partition.
+        read = max_ids
+        if self._partitions is not None:
+            read = max(max_ids, min(self._partitions.num_partitions * _READ_IDS, self._budget // 64))
+        for order in stream.order.pieces(stream.num_keys, read):
+            ids = order
+            if self._partitions is not None and cursor is not None and order.min() <= LEFT:
+                ids = self._partitions.ids_in_turn(order, cursor)
+            for start in range(0, len(ids), max_ids):
+                yield ids[start : start + max_ids]
 
     def keys(self, max_keys: int) -> Iterator[KeyChunk]:
         """Yield the keys of all nodes in order of their ids, at most ``max_keys`` at a time. Raises as `ids`."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from gloader.convert.readers.csv_table import CsvTable, reading_text
 from gloader.convert.readers.csv_text import BLANKS, MAX_COMMENTS, is_comment, lines_of, open_text
-from gloader.convert.readers.open_table import PartedTable
+from gloader.convert.readers.parted_table import PartedTable
 from gloader.core.malformed import shown
 from gloader.errors import SourceError
 

@@ -85,7 +85,7 @@ class NumberTable(Protocol):
 
     @property
     def remark(self) -> str:
-        """What the receipt says on the format, such as "Matrix Market, ids from 1", or an empty text."""
+        """The receipt's remark on the format, such as "Matrix Market, ids from 1", or an empty text."""
         ...
 
     @property

@@ -214,6 +214,8 @@ def test_the_receipt_counts_each_column(tmp_path: Path) -> None:
     )
     many = make(tmp_path / "d", np.tile(flags, (1, 4))).metadata["receipt"]
     assert many["labels by column"] == "20 to 30 known in a column, 10 to 30 of them 1"
+    even = make(tmp_path / "f", np.tile(flags[3::4], (1, 4))).metadata["receipt"]
+    assert even["labels by column"] == "10 known in a column, 10 of them 1"
     wide = make(tmp_path / "e", np.tile(flags / 4, (1, 4))).metadata["receipt"]
     assert wide["labels by column"] == "20 to 30 known in a column, from 0 to 0.25"
 

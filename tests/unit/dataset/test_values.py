@@ -198,7 +198,10 @@ USERS: dict[str, Callable[[Dataset], Any]] = {
     "inference": lambda dataset: predict(
         dataset,
         SimpleNamespace(  # type: ignore[arg-type]
-            spec=ModelSpec(config=ModelConfig(), in_dim=3, out_dim=CLASSES, num_layers=1, add_self_loops=True)
+            task="node",
+            spec=ModelSpec(
+                config=ModelConfig(), in_dim=3, out_dim=CLASSES, num_layers=1, add_self_loops=True
+            ),
         ),
     ),
     "numpy": lambda dataset: dataset.to_numpy(),

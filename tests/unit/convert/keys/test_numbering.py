@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from gloader.convert.csc import spill
 from gloader.convert.keys.numbering import MIN_BUDGET_BYTES, Numbering
 from gloader.convert.keys.values import interleaved
 from gloader.core.keys import KeyChunk, as_key_chunk, key_values, text_chunk
 from gloader.errors import BudgetError, SourceError
+from gloader.observe.peak_memory import anonymous_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -198,3 +200,25 @@ def test_two_types_share_a_folder(tmp_path: Path) -> None:
             assert numbering.resolve().spilled_bytes
             assert [i for part in numbering.ids(stream, 300) for i in part] == [*range(MANY)]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_stays_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The anonymous memory is read at every write to a file, which is where blocks, tables and pieces are in use."""
+    chunk, count, budget = 20_000, 16, 8_000_000
+    numbered(tmp_path, names(5000), [names(9000)], budget=SMALL, dangling="node")  # loads the kernels
+    held, write = [], spill.append_bytes
+
+    def measured(path: Path, array: Any) -> None:
+        held.append(anonymous_bytes())
+        write(path, array)
+
+    monkeypatch.setattr(spill, "append_bytes", measured)
+    before = anonymous_bytes()
+    with Numbering("user", "text", folder=tmp_path, budget_bytes=budget) as numbering:
+        stream = numbering.open_stream("e.csv")
+        for start in range(0, chunk * count, chunk):
+            stream.append(text_chunk(names(chunk, first=start)))
+        stream.close()
+        assert numbering.resolve().spilled_bytes > budget / 2
+    chunk_bytes = chunk * (11 + 8 + 140)  # bytes, starts, and the Python texts that they are made of
+    assert budget / 4 < max(held) - before < budget + chunk_bytes
