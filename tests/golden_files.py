@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gloader.convert.keys.stored_keys import write_keys
+from gloader.core.keys import text_chunk
 from gloader.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ def label_columns() -> np.ndarray:
 
 
 LABEL_NAMES = ("red", "round")
+KEYS = ("", "é", *(f"key {number}" for number in range(_NODES - 2)))
 SPLITS = {
     "train": np.array([0, 2, 4, 6, 8, 10], np.int64),
     "valid": np.array([1, 3, 5], np.int64),
@@ -221,6 +224,27 @@ def write_columns(path: Path) -> None:
         writer.annotate(labels={"kind": "multilabel", "names": list(LABEL_NAMES)})
 
 
+def write_keyed(path: Path) -> None:
+    """Write a graph of one type whose nodes have texts as keys."""
+    indptr, indices = edge_lists(_NODES, _NODES)
+    with Dataset.create(path, name=path.name, num_nodes=_NODES, num_classes=_CLASSES) as writer:
+        with writer.indptr() as out:
+            out.append(indptr)
+        with writer.indices(len(indices), "int32") as out:
+            out.append(indices.astype(np.int32))
+        with writer.features(4, "float32") as out:
+            out.append(matrix(_NODES, 4))
+        writer.labels(labels())
+        writer.splits(**SPLITS)
+        write_keys(
+            writer.nodes().keys("text"),
+            [text_chunk(KEYS)],
+            num_bytes=sum(len(key.encode()) for key in KEYS),
+            folder=writer.scratch,
+            budget_bytes=10**6,
+        )
+
+
 def _write_weighted(path: Path) -> None:
     homogeneous(path, ids="int32", dtype="float32", features=matrix(_NODES, _DIM), extra=True)
 
@@ -295,6 +319,7 @@ WRITERS: Mapping[str, Callable[[Path], None]] = {
     "typed": write_typed,
     "part": write_part,
     "columns": write_columns,
+    "keyed": write_keyed,
 }
 CONTENTS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "weighted": in_weighted,
@@ -302,6 +327,7 @@ CONTENTS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "linked": in_linked,
     "typed": in_typed,
     "columns": in_columns,
+    "keyed": lambda: in_homogeneous(matrix(_NODES, 4), "int32"),
 }
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from rich.progress import Progress
 
-from gloader.cli.prediction_table import import_writers, is_prediction_table, write_by_key
+from gloader.cli.prediction_table import import_writers, is_prediction_table, write_by_key, write_table
 from gloader.cli.ranks import RankLaunch, joined_ranks, screen_of
 from gloader.cli.run_view import memory_text
 from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, PacedLines, Screen
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from gloader.cli.pair_table import PairTable
     from gloader.dataset import Dataset
     from gloader.observe.peak_memory import PeakMemory
     from gloader.ssd_store.os_io import OsIO
@@ -85,7 +86,8 @@ def infer(  # noqa: PLR0913 - each a flag
         Write the output of this layer; 1 is next to the features. Default: classes, or for a model of links the output
         of the last layer.
     pairs
-        A .npy file with int64 pairs (n, 2), source and destination by their ids in the source. Write their scores.
+        A .npy file with int64 pairs (n, 2), source and destination by their ids in the source. Or a .csv or .parquet
+        table with columns such as src and dst, by their keys, or without keys by their ids. Write their scores.
     probabilities
         Write the probability of every class, a row of float32 per node, instead of the most likely class.
     memory_budget
@@ -99,14 +101,16 @@ def infer(  # noqa: PLR0913 - each a flag
     from gloader.ssd_store.write.atomic_file import require_file_target
 
     screen = Screen.open(is_json=output.json)
-    if pairs is not None and is_prediction_table(out):
-        raise ConfigError(
-            f"--out {out}: scores of pairs are an array in the order of --pairs; write a .npy file"
-        )
     # This check precedes hours of work with a useless result.
     require_file_target(out)
     remove_dead_spills()
-    pair_ids = None if pairs is None else read_pairs(pairs)
+    table, pair_ids = _read_pairs(pairs)
+    if is_prediction_table(out) and pair_ids is not None:
+        raise ConfigError(
+            f"--out {out}: a table of scores needs --pairs as a table, .csv or .parquet; for an array write a .npy file"
+        )
+    if table is not None:
+        screen.say(f"pairs: {table}")
     with open_or_prepare(dataset, screen, memory_budget=memory_budget, objects=objects) as opened:
         compile_first(opened, None, says=screen.say, memory_budget=memory_budget)
 
@@ -145,6 +149,7 @@ def infer(  # noqa: PLR0913 - each a flag
                         rows=rows,
                         out=out,
                         pairs=pair_ids,
+                        pair_table=table,
                         probabilities=probabilities,
                     ).run(
                         # The training state is left out, because it is not needed here and takes memory.
@@ -167,7 +172,8 @@ class _Inference:
     screen: Screen
     rows: "MachineRows | None"  # readers of other machines' rows; None if this machine has all rows
     out: Path
-    pairs: "IdArray | None"  # (n, 2) pairs to score; None for labels or embeddings
+    pairs: "IdArray | None"  # (n, 2) pairs to score; None for labels or embeddings, or with ``pair_table``
+    pair_table: "PairTable | None"  # pairs to score, by their keys
     probabilities: bool  # whether the probability of every class is written
 
     def run(
@@ -185,7 +191,7 @@ class _Inference:
         from gloader.training.model_spec import LinkSpec
         from gloader.training.predict import embed, embedded_type, predictions, score_pairs
 
-        opened, screen, out, pairs = self.dataset, self.screen, self.out, self.pairs
+        opened, screen, out, pairs = self.dataset, self.screen, self.out, self._pairs(loaded)
         is_of_links = isinstance(loaded.spec, LinkSpec)
         chosen = node_type or ("" if pairs is not None else embedded_type(opened, loaded))
         if layer is None and not is_of_links and chosen != opened.labelled.name:
@@ -216,7 +222,10 @@ class _Inference:
             if pairs is not None:
                 scores = score_pairs(opened, loaded, pairs, **settings)
                 num_nodes, content = len(scores), "scores"
-                save_predictions(out, scores)
+                if is_prediction_table(out) and self.pair_table is not None:
+                    write_table(out, self.pair_table.scored(scores))
+                else:
+                    save_predictions(out, scores)
             elif layer is None and not is_of_links:
                 with predictions(opened, loaded, probabilities=self.probabilities, **settings) as made:
                     content, num_nodes = made.content, made.num_nodes
@@ -258,6 +267,17 @@ class _Inference:
             }
         )
 
+    def _pairs(self, loaded: "Checkpoint") -> "IdArray | None":
+        """Return the pairs (n, 2) by their ids in the source, or None without pairs."""
+        from gloader.training.model_spec import LinkSpec
+
+        if self.pair_table is None:
+            return self.pairs
+        if not isinstance(loaded.spec, LinkSpec):
+            raise ConfigError("the checkpoint predicts classes of nodes, and scores no pairs")
+        sources, destinations = (self.dataset.node_tables[name] for name in loaded.spec.ends)
+        return self.pair_table.ids(sources, destinations)
+
 
 @contextmanager
 def _beside_code(memory_budget: int) -> "Iterator[int]":
@@ -280,6 +300,16 @@ def _beside_code(memory_budget: int) -> "Iterator[int]":
         cause = f"the code of the run and its reserve take {format_bytes(code)} of the memory budget"
         cause = f"{cause}; {error.cause}" if left else f"{cause} of {format_bytes(memory_budget)}"
         raise BudgetError(cause, short_bytes=enough - memory_budget, advice=advice(enough)) from error
+
+
+def _read_pairs(path: Path | None) -> "tuple[PairTable | None, IdArray | None]":
+    """Return the pairs in a file: a table, or an array. Both are None without a file."""
+    if path is None:
+        return None, None
+    from gloader.cli.pair_table import PairTable
+
+    table = PairTable.open(path)
+    return table, None if table is not None else read_pairs(path)
 
 
 def read_pairs(path: Path) -> "IdArray":

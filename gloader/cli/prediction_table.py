@@ -67,18 +67,30 @@ def write_by_key(
     StoreExistsError, StoreWriteError
         See `write_chunks_atomically`.
     """
-    from gloader.ssd_store.os_io import REAL_OS, write_errors
-    from gloader.ssd_store.write.atomic_file import make_output_folder, write_chunks_atomically
-
-    if not is_prediction_table(out):
-        raise ConfigError(f"{out} is no .csv and no .parquet file")
     first = "key" if table.has_keys else "id"
     all_names = [first, *names, *(["name"] if class_names else [])]
     if len(set(all_names)) < len(all_names):
         raise ConfigError(
             f"two columns of {out} would have one name: {', '.join(all_names)}; write a .npy file"
         )
-    batches = _batches(table, chunks, all_names, class_names)
+    write_table(out, _batches(table, chunks, all_names, class_names), os_io=os_io)
+
+
+def write_table(out: Path, batches: Iterator[pa.RecordBatch], *, os_io: OsIO | None = None) -> None:
+    """Write ``batches`` as a .csv or .parquet file, which is complete or absent.
+
+    Raises
+    ------
+    ConfigError
+        The file has another suffix.
+    StoreExistsError, StoreWriteError
+        See `write_chunks_atomically`.
+    """
+    from gloader.ssd_store.os_io import REAL_OS, write_errors
+    from gloader.ssd_store.write.atomic_file import make_output_folder, write_chunks_atomically
+
+    if not is_prediction_table(out):
+        raise ConfigError(f"{out} is no .csv and no .parquet file")
     # The first rows are computed before a file is made: a computation that does not fit in memory fails with these.
     ready = list(islice(batches, 1))
     content = _Csv() if out.suffix.lower() == ".csv" else _Parquet()

@@ -20,7 +20,7 @@ from gloader.core.paths import nearest_existing
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError, SourceError
 from gloader.plan.available import default_budget_bytes
-from gloader.plan.too_small import advice, rounded_up
+from gloader.plan.too_small import rounded_up
 from gloader.ssd_store.os_io import require_free_space
 from gloader.ssd_store.spill.claim import SPILL_DIR_VARIABLE, scratch_folder
 from gloader.ssd_store.write.new_directory import exists_error
@@ -132,6 +132,9 @@ def numbered(
 def _numberings(graph: KeyedGraph, folder: Path, budget_bytes: int) -> Iterator[Numbering]:
     """Yield a numbering for each type with keys. They share the memory equally. Raises BudgetError."""
     keyed = graph.keyed
+    # Tables of nodes may have columns and no keys.
+    if not keyed:
+        return
     reading = graph.reading_bytes
     share = (budget_bytes - reading) // len(keyed)
     if share < MIN_BUDGET_BYTES:
@@ -177,9 +180,12 @@ def _naming_enough(budget_bytes: int, *, num_shares: int) -> Iterator[None]:
     try:
         yield
     except BudgetError as error:
-        short = error.short_bytes or 0
-        enough = rounded_up(budget_bytes + num_shares * short)
+        if not error.short_bytes:
+            raise
+        # The rest of the conversion is planned behind the keys, and may need more.
+        enough = rounded_up(budget_bytes + num_shares * error.short_bytes)
         cause = error.cause.removesuffix(". Raise --memory-budget")
         raise BudgetError(
-            cause, short_bytes=enough - budget_bytes, advice=advice(enough) if short else ""
+            f"{cause}; {format_bytes(enough)} are enough for the keys. Raise --memory-budget",
+            short_bytes=enough - budget_bytes,
         ) from error

@@ -47,6 +47,8 @@ _POLICIES = {
 # Modules with the kernels of link loaders, and of rows that machines exchange.
 _LINKS = "gloader.samplers.link_kernels"
 _EXCHANGE = "gloader.distributed.exchange.owner"
+# Module with the kernels of metrics. It is not in a room of kernels.
+_SCORES = "gloader.training.score_kernels"
 # The small graph's link tables: edges to predict, and given negatives.
 _LINK_TABLE, _NEGATIVE_TABLE = "train", "wrong"
 # Folders below ``gloader`` with kernels. After a change of a file in one of them, kernels may need compilation again.
@@ -83,6 +85,8 @@ class Rehearsal:
     loader: dict[str, Any] | None  # keywords of a loader; None if the command samples no batch
     links: dict[str, Any] | None = None  # further keywords of a link loader
     is_exchanged: bool = False  # whether rows may come from other machines
+    # The dtype of node labels whose metrics are computed, "int64" or "float32"; "" if the command computes none.
+    scored: str = ""
     part: Part = "rows"  # the part that this process rehearses
 
     def jobs(self) -> list[CompileJob]:
@@ -118,7 +122,8 @@ class Rehearsal:
         root = Path(__file__).parents[1]
         files = (path for room in _KERNEL_ROOMS for path in (root / room).rglob("*.py"))
         # The times of the kernels' source files.
-        stamps = sorted((str(path), path.stat().st_mtime_ns) for path in files)
+        scores = root / "training" / f"{_SCORES.rpartition('.')[2]}.py"
+        stamps = sorted((str(path), path.stat().st_mtime_ns) for path in (*files, scores))
         digest = hashlib.sha256(json.dumps([facts, stamps], default=str).encode()).hexdigest()[:16]
         return Path(folder) / f"gloader-{digest}.held"
 
@@ -140,6 +145,8 @@ class Rehearsal:
             if self.loader is not None and self.loader["features"] == "ssd":
                 self._sweep(dataset)
             self._read_in_order(dataset)
+            if self.scored:
+                self._score()
         else:
             self._exchange(dataset)
 
@@ -233,6 +240,23 @@ class Rehearsal:
             store.read_into(ids, rows)
         dataset.load_graph()
         dataset.labels_of(dataset.train)
+
+    def _score(self) -> None:
+        """Compute the metrics and the summary of a few scores, as an evaluation does."""
+        import numpy as np
+
+        from gloader.training.score_summary import score_summary
+
+        ids = np.arange(8, dtype=np.int64)
+        classes = ids // 4
+        if self.scored == "int64":
+            score_summary("classes", ids % 2, classes, None)
+            score_summary("binary", (ids % 3).astype(np.float32), classes, None, are_logits=True)
+        else:
+            outputs = np.stack([ids % 3, ids % 2], axis=1).astype(np.float32)
+            labels = np.stack([classes, 1 - classes], axis=1).astype(np.float32)
+            score_summary("multilabel", outputs, labels, None, are_logits=True)
+            score_summary("values", outputs, labels, None)
 
     def _sweep(self, dataset: "Dataset") -> None:
         """Read a superbatch's missing rows in both ways of a sweep: into memory, and into a file on the disk."""
@@ -377,6 +401,7 @@ def compile_first(
         loader=None if loader is None else _small_loader(loader, dataset, beside_bytes=process.code_bytes),
         links=None if links is None else _small_links(links),
         is_exchanged=is_exchanged,
+        scored="" if loader is None or links is not None else _label_dtype(dataset),
     )
     # A run of another kind needs the same kernels for other argument types. Only the mark, a file, shows whether these
     # were compiled.
@@ -444,6 +469,11 @@ def _small_links(links: "LinkConfig") -> dict[str, Any]:
     }
 
 
+def _label_dtype(dataset: "Dataset") -> str:
+    """Return the dtype of the labels: int64 for classes, otherwise float32."""
+    return "int64" if dataset.label_kind == "classes" else "float32"
+
+
 def _of_one_relation(fanouts: "Fanouts") -> tuple[int, ...] | str:
     """Return fan-outs for the rehearsal's one relation, as JSON values, with the same kernels. Pure."""
     from gloader.types import RelationFanouts
@@ -464,6 +494,8 @@ def _lacks_kernels(
         modules.append(_LINKS)
     if is_exchanged:
         modules.append(_EXCHANGE)
+    if loader is not None and links is None:
+        modules.append(_SCORES)
     if loader is not None:
         modules.append(kernels_of(loader.sampling.sampler).__name__)
         if loader.memory.features != "ram":

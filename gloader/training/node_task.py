@@ -174,18 +174,17 @@ class NodeTask:
         """Raise BudgetError if a split's outputs and labels do not fit, next to the inference or to the metric."""
         num_nodes = max(len(self.dataset.valid), len(self.dataset.test))
         held = self._held_bytes(num_nodes)
+        if held:
+            # The inference has ended when the metric, or the summary of all metrics, is computed.
+            scratch = max(metric.bytes_per_score for metric in METRICS.values() if self.kind in metric.kinds)
+            needed = held + scratch * num_nodes + _SUMMARY_BYTES
+            if needed > inference.memory_budget_bytes:
+                raise BudgetError(
+                    f"the scores and labels of {num_nodes:,} nodes, with a metric of them, take "
+                    f"{format_bytes(needed)} of {format_bytes(inference.memory_budget_bytes)} for an evaluation",
+                    short_bytes=needed - inference.memory_budget_bytes,
+                )
         _beside(inference, held).require_memory(model, num_outputs=num_nodes)
-        if not held:
-            return
-        # The inference has ended when the metric, or the summary of all metrics, is computed.
-        scratch = max(metric.bytes_per_score for metric in METRICS.values() if self.kind in metric.kinds)
-        needed = held + scratch * num_nodes + _SUMMARY_BYTES
-        if needed > inference.memory_budget_bytes:
-            raise BudgetError(
-                f"the scores and labels of {num_nodes:,} nodes, with a metric of them, take {format_bytes(needed)} of "
-                f"{format_bytes(inference.memory_budget_bytes)} for an evaluation",
-                short_bytes=needed - inference.memory_budget_bytes,
-            )
 
     def score(
         self, split: Split, model: Any, inference: HeteroInference, on_progress: Callable[[float], None]
@@ -266,4 +265,4 @@ def _beside(inference: HeteroInference, num_bytes: int) -> HeteroInference:
     """Return ``inference`` with ``num_bytes`` less memory."""
     if not num_bytes:
         return inference
-    return replace(inference, memory_budget_bytes=max(inference.memory_budget_bytes - num_bytes, 0))
+    return replace(inference, memory_budget_bytes=inference.memory_budget_bytes - num_bytes)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from gloader.convert.readers.csv_table import CsvTable, reading_text
 from gloader.convert.readers.csv_text import BLANKS, MAX_COMMENTS, is_comment, lines_of, open_text
+from gloader.convert.readers.parted_table import PartedTable
 from gloader.core.malformed import shown
 from gloader.errors import SourceError
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.readers.table_streams import Columns, Number, TableError
+    from gloader.convert.readers.table_streams import Columns, Number, NumberTable, TableError
 
 _BANNER: Final = "%%matrixmarket"
 # The kinds of values that are weights, with the kind of their column. A pattern has no values.
@@ -231,3 +232,20 @@ class MatrixTable:
         if "weight" in both and _MIRRORED[self.symmetry] < 0:
             both["weight"] = np.where(is_second, -both["weight"], both["weight"])
         return both
+
+
+def require_square(table: NumberTable) -> None:
+    """Refuse a matrix whose rows and columns cannot be the same nodes. Other tables pass. Pure.
+
+    Raises
+    ------
+    SourceError
+        The numbers of rows and columns differ. The message has both, and says how to describe two node types.
+    """
+    for part in table.parts if isinstance(table, PartedTable) else (table,):
+        if isinstance(part, MatrixTable) and part.shape[0] != part.shape[1]:
+            raise SourceError(
+                f"{part.path} has {part.shape[0]:,} rows and {part.shape[1]:,} columns, so they are different nodes: "
+                f"name two node types and the relation 'first:to:second: {part.path.name}' in a graph.yaml, whose "
+                "folder is the source tables:FOLDER"
+            )

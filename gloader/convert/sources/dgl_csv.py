@@ -246,7 +246,8 @@ def _task(nodes: _NodeFile, options: SourceOptions) -> tuple[IdArray, Splits]:
     """Return the labels and splits of the labelled type. Without masks, the splits are random."""
     table, labels = nodes.table, no_labels(nodes.num_nodes)
     if nodes.label is not None:
-        values = to_labels(_column(nodes, nodes.label), where=f"{table.path}, column {nodes.label}")
+        where = f"{table.path}, column {nodes.label}"
+        values = to_labels(_column(nodes, nodes.label), where=where, labels_as=options.labels_as)
         labels = values
     masks = {part: name for part, name in _MASKS.items() if name in table.names}
     if not masks:

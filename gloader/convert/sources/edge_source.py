@@ -16,7 +16,7 @@ from gloader.convert.readers.node_arrays import (
     random_splits,
     require_node_memory,
 )
-from gloader.convert.readers.open_table import is_matrix, open_table, part_files, require_square
+from gloader.convert.readers.open_table import is_matrix, open_table, part_files
 from gloader.convert.readers.table_streams import ColumnNotes, TableEdges
 from gloader.convert.source import Source
 from gloader.convert.sources.edge_files import refuse_keys
@@ -83,6 +83,8 @@ def open_edges(argument: str, options: SourceOptions) -> Source | KeyedGraph:
     budget = options.budget_bytes
     notes = ColumnNotes()
     if is_matrix(path):
+        from gloader.convert.readers.matrix_market import require_square  # imported late: pyarrow takes 30 MB
+
         require_square(table)
     edges, edge_features = edge_table_columns(
         ends,

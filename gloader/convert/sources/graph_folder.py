@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gloader.convert.readers.node_arrays import count_classes, no_labels, random_splits, require_node_memory
-from gloader.convert.readers.open_table import is_matrix, is_pattern, is_table, open_table, require_square
+from gloader.convert.readers.open_table import is_matrix, is_pattern, is_table, open_table
 from gloader.convert.readers.table_streams import ColumnNotes
 from gloader.convert.source import GraphSource, NodeSource, RelationSource, only_labelled
 from gloader.convert.sources.edge_files import open_edge_files
@@ -158,6 +158,8 @@ def _relation(
     where = graph.where("edges", ":".join(relation))
     edges, rows = open_edge_files(entry, where=where, names=names, budget_bytes=budget_bytes, notes=notes)
     if relation[0] == relation[2] and is_table(entry.file) and is_matrix(entry.file):
+        from gloader.convert.readers.matrix_market import require_square  # imported late: pyarrow takes 30 MB
+
         with graph.naming("edges", ":".join(relation)):
             require_square(open_table(entry.file))
     return RelationSource(relation=relation, edges=edges, edge_features=rows, edge_file=entry.file)

@@ -265,6 +265,21 @@ def test_types_with_and_without_keys_stand_side_by_side(tmp_path):
     )
 
 
+def test_tables_of_nodes_without_keys_have_their_rows_as_ids(tmp_path):
+    given = tables()
+    number = {key: row for row, key in enumerate(given["users"]["user_id"].to_pylist())}
+    follows = given["follows"].to_pydict()
+    ends = {name: [number[key] for key in follows[name]] for name in ("follower", "followee")}
+    given["follows"] = pa.table(follows | ends)
+    yaml = one_type().replace("key: user_id, ", "").replace("  follows:", "  user:follows:user:")
+    dataset, receipt = made(written(tmp_path / "shop", yaml, given), tmp_path / "out")
+    assert not dataset.node_tables["user"].has_keys
+    src, dst = dataset.to_numpy()["edges"]["user", "follows", "user"]
+    assert sorted(zip(src.tolist(), dst.tolist(), strict=True)) == sorted(zip(*ends.values(), strict=True))
+    assert "row i is node i, because no key is named" in receipt["columns"]
+    assert "keys" not in receipt
+
+
 def strangers(given):
     """Return the tables with two orders, in rows 7 and 9, and one follow by buyers that are no users."""
     orders, follows = given["orders"].to_pydict(), given["follows"].to_pydict()
@@ -398,12 +413,38 @@ def test_an_existing_dataset_is_refused_before_the_keys_are_read(tmp_path, csv_f
 
 
 def test_a_budget_that_is_too_small_for_keys_names_one_that_is_enough(tmp_path, csv_folder):
-    with pytest.raises(
-        BudgetError, match=r"numbering the keys of 1 node type .* Give memory_budget=\""
-    ) as caught:
+    message = r"numbering the keys of 1 node type .*; ([\d.]+ [kM]B) are enough for the keys\. Raise --memory-budget"
+    with pytest.raises(BudgetError, match=message) as caught:
         made(csv_folder, tmp_path / "out", memory_budget_bytes=10**6)
-    assert caught.value.short_bytes > 0
+    # With it the keys are numbered, and the plan of the rest names what it needs.
+    enough = 10**6 + caught.value.short_bytes
+    with pytest.raises(BudgetError, match=r"preparing tables:.* Give memory_budget=") as caught:
+        made(csv_folder, tmp_path / "out", memory_budget_bytes=enough)
+    made(csv_folder, tmp_path / "out", memory_budget_bytes=enough + caught.value.short_bytes)
     no_residue(tmp_path)
+
+
+def test_the_memory_of_a_conversion_with_keys_holds_its_budget(tmp_path):
+    rng = np.random.default_rng(5)
+    keys = [f"{number:032x}" for number in rng.integers(0, 2**62, 150_000)]
+    (tmp_path / "shop").mkdir()
+    users = pa.table({"id": keys, "x": rng.random(len(keys))})
+    ends = [pa.array(keys).take(pa.array(rng.integers(0, len(keys), 400_000))) for _ in range(2)]
+    pq.write_table(users, tmp_path / "shop" / "users.parquet")
+    pq.write_table(pa.table(ends, names=["a", "b"]), tmp_path / "shop" / "edges.parquet")
+    (tmp_path / "shop" / "graph.yaml").write_text(
+        "nodes: {user: {file: users.parquet, key: id, columns: [x]}}\n"
+        "edges: {to: {file: edges.parquet, src: user.a, dst: user.b}}\n"
+    )
+    budget = 46_500_000
+    source = open_source(
+        f"tables:{tmp_path / 'shop'}", SourceOptions(needs_labels=False, memory_budget_bytes=budget)
+    )
+    report = prepare(source, tmp_path / "out", PrepareOptions(memory_budget_bytes=budget))
+    assert 0 < report.peak_bytes <= budget
+    dataset = Dataset.open(tmp_path / "out")
+    some = rng.integers(0, len(keys), 1_000)
+    assert dataset.keys_of(some).tolist() == [keys[i] for i in some]
 
 
 def test_temporary_files_lie_where_the_user_wants_them(tmp_path, csv_folder, monkeypatch):
@@ -608,3 +649,28 @@ def test_the_line_of_the_refusal_is_a_description(tmp_path):
 def test_flags_about_keys_are_refused_for_other_sources(csv_folder):
     with pytest.raises(ConfigError, match="--nodes, --keys and --dangling are about edges:FILE"):
         open_source(f"tables:{csv_folder}", SourceOptions(dangling="drop"))
+
+
+def test_pairs_of_keys_get_their_scores(tmp_path, csv_folder, capsys):
+    out, run = str(tmp_path / "out"), str(tmp_path / "run")
+    words = ["--edge-split", "80/10/10", "--order", "degree"]
+    assert main(["prepare", f"tables:{csv_folder}", out, *words]) == 0
+    settings = ["--epochs", "1", "--batch-size", "32", "--hidden", "4", "--fanout", "3,3"]
+    assert main(["train", "--dataset", out, "--task", "link", "--out", run, *settings]) == 0
+    pc.write_csv(tables()["follows"].select(["follower", "followee"]).slice(0, 9), tmp_path / "pairs.csv")
+    ids = Dataset.open(out).ids_of(tables()["users"]["user_id"].to_pylist())
+    # An array has the rows of the table of users.
+    number = {key: row for row, key in enumerate(tables()["users"]["user_id"].to_pylist())}
+    pairs = [[number[key] for key in row.values()] for row in pc.read_csv(tmp_path / "pairs.csv").to_pylist()]
+    assert ids.tolist() != list(range(N))
+    np.save(tmp_path / "pairs.npy", np.array(pairs))
+    for suffix, given in (("csv", "csv"), ("npy", "npy")):
+        words = ["--pairs", str(tmp_path / f"pairs.{given}"), "--out", str(tmp_path / f"scores.{suffix}")]
+        assert main(["infer", "--dataset", out, "--checkpoint", run, *words]) == 0
+    scores = pc.read_csv(tmp_path / "scores.csv")
+    assert scores.select(["follower", "followee"]).equals(pc.read_csv(tmp_path / "pairs.csv"))
+    assert np.allclose(scores["score"].to_numpy(), np.load(tmp_path / "scores.npy"))
+    capsys.readouterr()
+    words = ["--pairs", str(tmp_path / "pairs.npy"), "--out", str(tmp_path / "scores.csv")]
+    assert main(["infer", "--dataset", out, "--checkpoint", run, *words]) == 2
+    assert "a table of scores needs --pairs as a table" in capsys.readouterr().err

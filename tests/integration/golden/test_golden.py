@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from golden_files import CONTENTS, GOLDEN, WRITERS, matrix, unpack
+from golden_files import CONTENTS, GOLDEN, KEYS, WRITERS, matrix, unpack
 
 from gloader.core.loader_state import STATE_VERSION
 from gloader.dataset import Dataset
@@ -30,6 +30,7 @@ SHA256 = {
     "1-weighted.tar.xz": "53bb5c806c9ae983c483a0ad7b0c5cc2cc98ceec71f3f1c67fe535075a7aaca8",
     "2-bytes.tar.xz": "cd61953453b9ee04e42c9000df2d4749040270b5f8b1fbbcae2e1e188d7d9b42",
     "2-columns.tar.xz": "15e422ce5fdd0e568a0c0428b2d3c7a6fa64ff0f3400db916fea6997662e76ed",
+    "2-keyed.tar.xz": "948de4a5bd920a9854295418eebfa7f36e78ad926c3503d23befd8d04ece1faf",
     "2-linked.tar.xz": "04fcc285b86c3fd180f31100c12c049e2a2f784eff7d387b307e71fadb10fbd6",
     "2-part.tar.xz": "2c740e2028b0bc898c13465d1b368072e46e133bf98711a48a27076622a3eded",
     "2-typed.tar.xz": "6a1e4555dfc07b6db0b43d3555d8bc4263492ef8db83d984424cd4d13653ccf3",
@@ -45,6 +46,7 @@ FINGERPRINTS = {
     "1-weighted": "f4366f1e3e5d6a96f001376071fd0ef0",
     "2-bytes": "2752a4741042ae6866efd0f064086961",
     "2-columns": "da4a5bace67f34b888ce138c18aec406",
+    "2-keyed": "884de80e95ce37f7d4b071043304bb43",
     "2-linked": "7efa298bf9f02f479688599e24748847",
     "2-part": "cb9c2a736e524780b129269c89230d18",
     "2-typed": "4a6750b520ae48307b3ddd5782f5a6c4",
@@ -101,6 +103,12 @@ def test_a_dataset_of_an_earlier_build_is_read_bit_for_bit(golden: Mapping[str, 
         assert dataset.original_ids is not None
         assert dataset.original_ids.tolist() == [*range(11, -1, -1)]
     assert not verify_dataset(golden[name]).problems
+
+
+def test_keys_of_an_earlier_build_find_their_nodes(golden: Mapping[str, Path]) -> None:
+    dataset = Dataset.open(golden["2-keyed"])
+    assert dataset.keys_of(np.arange(len(KEYS))).tolist() == list(KEYS)
+    assert dataset.ids_of(list(KEYS)[::-1]).tolist() == list(range(len(KEYS)))[::-1]
 
 
 def test_a_part_of_an_earlier_build_has_the_rows_that_it_had(golden: Mapping[str, Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -348,6 +349,18 @@ def test_an_evaluation_counts_its_scores(of_kind, monkeypatch) -> None:
         BudgetError, match="the scores and labels of 48 nodes, with a metric of them, take 10"
     ):
         task.require_memory(None, Counted())  # type: ignore[arg-type]
+
+
+def test_a_budget_without_room_for_scores_is_refused_with_one_that_is_enough(of_kind, monkeypatch) -> None:
+    monkeypatch.setattr(node_task, "_SUMMARY_BYTES", 150_000_000)  # as if there were many labels
+    optim = replace(OPTIM, epochs=1)
+    with pytest.raises(
+        BudgetError, match="the scores and labels of 48 nodes, with a metric of them"
+    ) as error:
+        fit(of_kind["multilabel"], optim=optim, loader=LOADER.changed(memory_budget="200MB"))
+    enough = re.search(r'Give memory_budget="(\d+)MB" or more', str(error.value))
+    assert enough is not None
+    fit(of_kind["multilabel"], optim=optim, loader=LOADER.changed(memory_budget=f"{enough[1]}MB"))
 
 
 class _Asked:

@@ -483,3 +483,48 @@ def test_a_kernel_counts_as_compiled_once_it_was_called_and_until_its_source_cha
     kernels._digest.cache_clear()  # a process reads a source once
     assert not first_run._is_compiled("some_kernels")
     del sys.modules["some_kernels"]
+
+
+_NEW_KERNELS = """
+import sys
+import numpy as np
+from gloader.training.first_run import Rehearsal, _kernels_of
+from gloader.training.score_summary import score_summary
+from gloader.training.scores import METRICS
+
+dtype = sys.argv[1]
+if len(sys.argv) < 3:  # otherwise nothing is rehearsed
+    Rehearsal(
+        folder="", index_dtype="int32", feature_dtype="float32", feature_dim=1, has_weights=False,
+        kind="homogeneous", loader=None, scored=dtype,
+    )._score()
+known = {kernel.py_func.__name__: list(kernel.signatures) for kernel in _kernels_of("gloader.training.score_kernels")}
+kinds = ("classes", "binary") if dtype == "int64" else ("binary", "multilabel", "values")
+held = np.random.default_rng(0).integers(0, 2, (50, 1 if dtype == "int64" else 3)).astype(dtype)
+held.flags.writeable = False  # as a dataset's
+for kind in kinds:
+    labels = held[np.arange(50) > 1, : 1 if kind == "binary" else None]
+    if dtype == "int64":
+        labels = labels.reshape(-1)
+    outputs = labels.copy() if kind == "classes" else np.random.default_rng(1).random(labels.shape, np.float32)
+    for metric in METRICS.values():
+        if kind in metric.kinds:
+            metric.compute(outputs, labels, threshold=0.0)
+    score_summary(kind, outputs, labels, None, are_logits=kind in ("binary", "multilabel"))
+print([name for name, signatures in known.items() for kernel in _kernels_of("gloader.training.score_kernels")
+       if kernel.py_func.__name__ == name and list(kernel.signatures) != signatures])
+"""
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_a_rehearsal_computes_the_metrics_of_an_evaluation(dtype: str) -> None:
+    """An evaluation would compile them within the run's memory budget."""
+
+    def compiled(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", _NEW_KERNELS, dtype, *words], capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    assert compiled() == "[]"
+    assert compiled("nothing") != "[]"

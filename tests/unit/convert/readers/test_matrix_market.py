@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from gloader.convert.readers import csv_table
-from gloader.convert.readers.open_table import open_table, require_square
+from gloader.convert.readers.matrix_market import require_square
+from gloader.convert.readers.open_table import open_table
 from gloader.convert.readers.table_streams import TableEdges
 from gloader.errors import GraphError, SourceError
 

@@ -140,7 +140,7 @@ def test_a_wrong_description_is_refused(tmp_path, change, text):
             SourceError,
             "row 3, column 'feat' is '8, x'; features are numbers",
         ),
-        (NODES.replace("3,,", "3,0.5,"), SourceError, "row 3 has label 0.5"),
+        (NODES.replace("3,,", "3,-5,"), SourceError, "row 3 has label -5"),
         (NODES.replace("feat", "emb"), SourceError, r"has no features \(a column feat or features or x\)"),
         (
             "node_id,graph_id,feat,label\n0,0,1,0\n1,1,1,0\n",
