@@ -305,8 +305,6 @@ def schema_of(dataset: Dataset, targets: tuple[str, ...] | None = None) -> Schem
 def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
     """Return ``spec`` as JSON values for `parse_spec`. Pure."""
     content = asdict(spec)
-    if not content.get("codes"):
-        content.pop("codes", None)  # as in checkpoints of earlier versions
     if isinstance(spec, LinkSpec):
         return content | {"encoder": spec_content(spec.encoder), "ends": list(spec.ends)}
     if spec.has_types:
@@ -322,7 +320,10 @@ def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
             content["schema"]["codes"] = {
                 name: list(map(list, codes)) for name, codes in spec.schema.codes.items()
             }
-    return content
+        return content
+    # Without codes there is no entry, as in checkpoints of earlier versions.
+    codes = list(map(list, content.pop("codes")))
+    return content | ({"codes": codes} if codes else {})
 
 
 def parse_spec(content: Mapping[str, Any], file: Path) -> AnyModelSpec:
