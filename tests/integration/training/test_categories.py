@@ -209,6 +209,21 @@ def test_the_memory_plan_counts_the_tables(datasets):
     assert budget.model_bytes >= 4 * table_bytes
 
 
+def test_a_prediction_may_take_what_the_tables_leave(datasets, tmp_path, monkeypatch):
+    class ToldError(Exception):
+        pass
+
+    def told(**given):
+        raise ToldError(given["memory_budget_bytes"] + given["graph"].held_bytes + 2 * weight_bytes)
+
+    fit(datasets["one"], settings("graphsage", epochs=1), files=RunFiles(out=tmp_path))
+    checkpoint = load_checkpoint(tmp_path)
+    weight_bytes = sum(parameter.nbytes for parameter in checkpoint.model().parameters())
+    monkeypatch.setattr("gloader.training.open_model.HeteroInference", told)
+    with pytest.raises(ToldError, match=r"^1000000$"):
+        predict(datasets["one"], checkpoint, memory_budget_bytes=10**6)
+
+
 def test_a_checkpoint_says_its_codes_in_json_only_if_there_are_some(datasets, tmp_path):
     from gloader.training.model_spec import parse_spec, spec_content
 

@@ -99,6 +99,10 @@ def test_types_have_tables_of_their_own_and_get_gradients(name) -> None:
         grad = network.get_parameter(key).grad
         assert not grad.is_sparse
         assert grad.abs().sum(dim=1).nonzero().flatten().tolist() == [1]  # code 0 of every row
+    # Without authors in a batch, their table still has a gradient, as the average over ranks requires.
+    network.zero_grad()
+    network(full_batch(schema, {key: [] for key in edges}, (4,), num_hops=2, x=x)).sum().backward()
+    assert all(network.get_parameter(key).grad is not None for key in names)
     with torch.no_grad():
         network.get_parameter("codes.paper.1")[3] += 1
         torch.testing.assert_close(network(batch), before)

@@ -88,8 +88,9 @@ def test_a_step_is_made_small_by_the_rows_that_its_first_layer_makes(monkeypatch
     monkeypatch.setattr(step_memory, "_WEIGHTS_PER_SAMPLE", 0)
     for name in ("graphsage", "residual graphsage"):
         step_bytes(_spec(name, 4, hidden=256), _batch())
+    step_bytes(replace(_spec("graphsage", 4), codes=_codes(9, dim=300)), _batch())
     rows = SHAPES[0][0]
-    assert measured == [1, 4 * 256 * rows // 200_000]
+    assert measured == [1, 4 * 256 * rows // 200_000, 4 * 303 * rows // 200_000]
 
 
 @pytest.mark.parametrize("num_pairs", [600, 60_000])
