@@ -31,7 +31,7 @@ from gloader.convert.prepare_plan import PreparePlan, plan_prepare
 from gloader.convert.progress import NO_PROGRESS, NamedProgress, PrepareProgress, WatchedSteps
 from gloader.convert.receipt import Receipt
 from gloader.convert.source import MeanOf
-from gloader.convert.source_check import check_indexes, check_source
+from gloader.convert.source_check import check_source
 from gloader.convert.stored_parts import StreamedColumn, stored_column
 from gloader.core.paths import bytes_on_disk, nearest_existing
 from gloader.core.units import format_bytes
@@ -181,7 +181,6 @@ def plan_source(source: AnySource, out: Path, options: PrepareOptions) -> Prepar
 def _plan(source: GraphSource, out: Path, options: PrepareOptions) -> PreparePlan:
     """Check a source with its link tables, and return the plan. Raises as `plan_source`."""
     check_source(source)
-    check_indexes(source, options)
     plan_relations(source, options)  # refuses options that do not fit, before any budget error
     budget = default_budget_bytes() if options.memory_budget_bytes is None else options.memory_budget_bytes
     plan = planned_within(lambda size: plan_prepare(source, options, budget_bytes=size), budget)

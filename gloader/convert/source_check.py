@@ -12,7 +12,6 @@ import numpy as np
 
 from gloader.convert.derived import derivation_order
 from gloader.convert.readers.node_arrays import check_splits, count_classes, few_classes
-from gloader.core.malformed import shown
 from gloader.dataset.schema import checked_schema
 from gloader.dataset.values import MAX_CLASSES, first_infinite
 from gloader.errors import ConfigError, ShapeError, SourceError
@@ -20,9 +19,7 @@ from gloader.errors import ConfigError, ShapeError, SourceError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gloader.convert.options import PrepareOptions
-    from gloader.convert.source import AnySource, EdgeStream, FeatureStream, GraphSource
-    from gloader.dataset.encoders import Encoders
+    from gloader.convert.source import AnySource, EdgeStream, FeatureStream
     from gloader.types import IdArray
 
 # With more than `_MANY_CLASSES` classes, at least the share `_LEAST_SHARE` of the classes must occur among the labels.
@@ -65,28 +62,6 @@ def check_source(source: AnySource) -> None:
         _check_classes(graph.labels, count, graph.num_classes, where)
     _check_names(graph.label_names, graph.num_classes, where)
     check_splits(graph.splits, graph.labels, where=where)
-
-
-def check_indexes(source: GraphSource, options: PrepareOptions) -> None:
-    """Raise ConfigError if a column of codes is to be stored in a dtype that does not hold them all. Pure.
-
-    A column ``as: index`` has the numbers of up to 200,000 values, which float32 holds exactly.
-    """
-    for nodes in source.nodes:
-        _check_indexes(nodes.encoders, "--dtype", options.stored_dtype, source.where_nodes(nodes.name))
-    for each in source.relations:
-        _check_indexes(each.encoders, "--edge-dtype", options.stored_edge_dtype, source.where(each))
-
-
-def _check_indexes(encoders: Encoders | None, flag: str, dtype: str, where: str) -> None:
-    """Raise ConfigError if a column of codes is to be stored as ``dtype``, as ``flag`` asks for."""
-    if encoders is None or not encoders.indexes or dtype == "float32":
-        return
-    names = ", ".join(shown(each.column) for each in encoders.indexes.values())
-    raise ConfigError(
-        f"{where}: the numbers of the values of {names} (as: index) are rounded by {flag} {dtype}; leave {flag} out, "
-        "or take as: category or top: instead of as: index"
-    )
 
 
 def _check_counts(num_nodes: int, num_classes: int, where: str) -> None:
