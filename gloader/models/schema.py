@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from torch import nn
 
@@ -34,7 +34,9 @@ def key_of(name: str | Relation) -> str:
     return f"<{key}>" if key in _TAKEN else key.replace(".", "#")
 
 
-class CodeColumn(NamedTuple):
+@near_keywords
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeColumn:
     """A feature column with codes, the numbers of categories, in place of which a network reads learned numbers.
 
     The codes are 0 to ``num_values`` - 1, and -1 for a value that no training row has.
@@ -47,6 +49,7 @@ class CodeColumn(NamedTuple):
     dim: int  # learned numbers for each value
 
 
+@near_keywords
 def code_dim(num_values: int, hidden: int) -> int:
     """Return the learned numbers for each of ``num_values`` categories, at most ``hidden``. Pure.
 

@@ -8,7 +8,7 @@ weights: the trained features of nodes without features.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, astuple, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, get_args
 
 from gloader.config import HETERO_MODELS, ModelConfig
@@ -136,7 +136,7 @@ class HeteroModelSpec:
 
 def _with_one_value(codes: tuple[CodeColumn, ...]) -> tuple[CodeColumn, ...]:
     """Return columns of one value each, with as many learned numbers as before."""
-    return tuple(each._replace(num_values=1) for each in codes)
+    return tuple(replace(each, num_values=1) for each in codes)
 
 
 EncoderSpec: TypeAlias = ModelSpec | HeteroModelSpec
@@ -307,7 +307,7 @@ def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
     content = asdict(spec)
     if isinstance(spec, LinkSpec):
         return content | {"encoder": spec_content(spec.encoder), "ends": list(spec.ends)}
-    if spec.has_types:
+    if isinstance(spec, HeteroModelSpec):
         # Pairs keep the order of types, which is part of the model. JSON objects promise no order.
         content["schema"] = {
             "types": [
@@ -318,12 +318,17 @@ def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
         }
         if spec.schema.codes:
             content["schema"]["codes"] = {
-                name: list(map(list, codes)) for name, codes in spec.schema.codes.items()
+                name: _codes_content(codes) for name, codes in spec.schema.codes.items()
             }
         return content
     # Without codes there is no entry, as in checkpoints of earlier versions.
-    codes = list(map(list, content.pop("codes")))
-    return content | ({"codes": codes} if codes else {})
+    del content["codes"]
+    return content | ({"codes": _codes_content(spec.codes)} if spec.codes else {})
+
+
+def _codes_content(codes: tuple[CodeColumn, ...]) -> list[list[Any]]:
+    """Return columns with codes as JSON values for `_parse_codes`."""
+    return [list(astuple(each)) for each in codes]
 
 
 def parse_spec(content: Mapping[str, Any], file: Path) -> AnyModelSpec:

@@ -8,7 +8,7 @@ all neighbours. Of several machines, each may hold a part of the feature rows; t
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gloader.core.ids import require_all_rows
@@ -288,7 +288,7 @@ def _require_fit(dataset: Dataset, checkpoint: Checkpoint) -> None:
 def _require_codes(theirs: tuple[CodeColumn, ...], ours: tuple[CodeColumn, ...], dataset: Dataset) -> None:
     """Raise CheckpointError if a type's columns with codes differ between the checkpoint and the dataset."""
     # A network knows categories by their codes alone: other values would get the learned numbers of wrong ones.
-    if [each[:-1] for each in theirs] != [each[:-1] for each in ours]:
+    if [replace(each, dim=0) for each in theirs] != [replace(each, dim=0) for each in ours]:
         of_checkpoint, of_dataset = (
             ", ".join(f"{each.name} (column {each.column}, {each.num_values:,} values)" for each in codes)
             or "none"

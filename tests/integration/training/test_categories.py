@@ -92,8 +92,8 @@ def settings(name: str, *, epochs: int = 15, **model) -> TrainSettings:
 
 def test_the_columns_of_a_model_are_those_of_the_encoders(datasets):
     (city, job) = spec_of(settings("graphsage"), datasets["one"]).codes
-    assert city[:3] == ("city", 1, CITIES)
-    assert job[:3] == ("job", 2, JOBS)
+    assert (city.name, city.column, city.num_values) == ("city", 1, CITIES)
+    assert (job.name, job.column, job.num_values) == ("job", 2, JOBS)
     assert (city.dim, job.dim) == (16, 4)
     assert city.digest != job.digest
     typed = spec_of(settings("rsage"), datasets["two"])
