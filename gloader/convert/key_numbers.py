@@ -16,6 +16,7 @@ from gloader.convert.keyed_graph import KeyedGraph
 from gloader.convert.keys.numbering import MIN_BUDGET_BYTES, Numbering
 from gloader.convert.keys.values import key_chunk
 from gloader.convert.numbered_graph import NumberedGraph
+from gloader.core.malformed import shown
 from gloader.core.paths import nearest_existing
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError, SourceError
@@ -55,7 +56,7 @@ def plain_graph(
     Raises
     ------
     ConfigError
-        A table of links has plain ids, and the graph has keys.
+        A table of links has plain ids, and the graph has keys. Or a dtype does not hold the numbers of a category.
     StoreExistsError, SpillError
         As `temporary_folder`.
     SourceError, BudgetError, StoreWriteError
@@ -69,11 +70,27 @@ def plain_graph(
             f"--edge-table {options.edge_tables[0]}: tables of links have node ids, and the nodes of {source.origin} "
             "have keys; divide its edges with --edge-split 80/10/10"
         )
+    _check_indexes(source, options)
     budget = default_budget_bytes() if options.memory_budget_bytes is None else options.memory_budget_bytes
     with temporary_folder(out, _FOLDER_PREFIX, overwrite=options.overwrite) as folder:
         require_free_space(folder, source.id_bytes)
         with numbered(source, folder, options, budget_bytes=budget, progress=progress) as graph:
             yield graph
+
+
+def _check_indexes(graph: KeyedGraph, options: PrepareOptions) -> None:
+    """Raise ConfigError if a column ``as: index`` is to be stored in a dtype that does not hold all its numbers."""
+    # A column has up to 200,000 values, whose numbers float32 holds exactly.
+    for flag, dtype, columns in (
+        ("--dtype", options.stored_dtype, [each.columns for each in graph.nodes]),
+        ("--edge-dtype", options.stored_edge_dtype, [each.columns for each in graph.relations]),
+    ):
+        names = [shown(spec.name) for specs in columns for spec in specs if spec.kind == "index"]
+        if names and dtype != "float32":
+            raise ConfigError(
+                f"{graph.where}: the numbers of the values of {', '.join(names)} (as: index) are rounded by {flag} "
+                f"{dtype}; leave {flag} out, or take as: category or top: instead of as: index"
+            )
 
 
 @contextmanager

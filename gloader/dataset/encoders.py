@@ -7,6 +7,7 @@ bit. An encoder is a frozen value: it holds the mean, the quantiles or the categ
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
@@ -90,6 +91,11 @@ class ColumnEncoder:
         """Number of features."""
         num_values = len(self.values) + self.has_other if self.kind == "category" else self.width
         return num_values + self.has_flag
+
+    @property
+    def digest(self) -> str:
+        """The digest of the values in their order, for a network that learns a row for each."""
+        return hashlib.blake2b(json.dumps(self.values).encode(), digest_size=8).hexdigest()
 
     @property
     def num_bytes(self) -> int:
@@ -317,6 +323,16 @@ class Encoders:
     def dim(self) -> int:
         """F, the number of features."""
         return sum(each.dim for each in self.columns)
+
+    @property
+    def indexes(self) -> dict[int, ColumnEncoder]:
+        """The encoders of the features with codes (``as: index``), by the number of the feature, in ascending order."""
+        found, done = {}, 0
+        for each in self.columns:
+            if each.kind == "index":
+                found[done] = each
+            done += each.dim
+        return found
 
     @property
     def inputs(self) -> tuple[str, ...]:

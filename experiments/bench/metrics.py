@@ -4,7 +4,7 @@ Each metric and contender runs in a process of its own, which makes the scores, 
 (imports and compiled kernels) and then for all of them several times. The contenders take turns. Memory is the peak
 above what the process held before the first computation for all scores.
 
-    python experiments/bench/scores.py --scores 10000000 --out experiments/results/DATE-scores.json
+    python experiments/bench/metrics.py --scores 10000000 --out experiments/results/DATE-scores.json
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _table(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
         )
     machine = provenance()["machine"]
     shape = f"{machine['cores']} cores, {machine['memory_bytes'] / 1e9:.0f} GB, shared with other jobs"
-    command = f"python experiments/bench/scores.py --scores {args.scores} --repeats {args.repeats}"
+    command = f"python experiments/bench/metrics.py --scores {args.scores} --repeats {args.repeats}"
     lines += ["", f"Machine: {shape}. Command: `{command} --processes {args.processes}`."]
     return "\n".join(lines)
 
