@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 SHARE = 0.3  # of label 1
 LEVELS = {"distinct": 0, "ties": 1000}  # the scores' number of different values; 0 for those of float32
-METRIC_NAMES = ("auroc", "ap", "f1", "rmse")
 WARM_SCORES = 1000
 
 
@@ -42,7 +41,7 @@ def main() -> None:
         return
     rows = [
         _row(metric, scores, args)
-        for metric in METRIC_NAMES
+        for metric in METRICS
         for scores in (LEVELS if metric in ("auroc", "ap") else ("distinct",))
     ]
     text = _table(rows, args)
@@ -106,7 +105,7 @@ def _data(metric: str, levels: int, num_scores: int) -> tuple[NDArray[np.float32
     scores += labels
     if levels:
         scores = np.round(scores * (levels / 8)) / np.float32(levels / 8)
-    if metric == "rmse":
+    if METRICS[metric].kinds == ("values",):
         return scores, (scores + rng.standard_normal(num_scores, np.float32))
     return scores, labels
 
@@ -123,8 +122,12 @@ def _theirs(metric: str) -> Callable[[NDArray[Any], NDArray[Any]], float]:
     by_name: dict[str, Callable[[NDArray[Any], NDArray[Any]], float]] = {
         "auroc": lambda scores, labels: float(metrics.roc_auc_score(labels, scores)),
         "ap": lambda scores, labels: float(metrics.average_precision_score(labels, scores)),
+        "acc": lambda scores, labels: float(metrics.accuracy_score(labels, scores > 0.5)),
         "f1": lambda scores, labels: float(metrics.f1_score(labels, scores > 0.5)),
+        "f1-macro": lambda scores, labels: float(metrics.f1_score(labels, scores > 0.5, average="macro")),
+        "mae": lambda scores, labels: float(metrics.mean_absolute_error(labels, scores)),
         "rmse": lambda scores, labels: float(metrics.root_mean_squared_error(labels, scores)),
+        "r2": lambda scores, labels: float(metrics.r2_score(labels, scores)),
     }
     return by_name[metric]
 

@@ -207,9 +207,8 @@ def _of_values(columns: Sequence[ScoreColumn], names: Sequence[str] | None) -> d
     rows = []
     for place, column in enumerate(columns):
         row: dict[str, Any] = {"name": _name(names, place), "num": 0, "mae": None, "rmse": None, "r2": None}
-        if (first := column.first_known()) is not None:
-            num, absolute, squared, shift, _ = column.error_sums(first).tolist()
-            variation = float(column.error_sums(first + shift / num)[4])
+        num, absolute, squared, variation = column.error_sums(with_variation=True)
+        if num:
             row |= {"num": int(num), "mae": absolute / num, "rmse": (squared / num) ** 0.5}
             row["r2"] = 1 - squared / variation if variation > 0 else None
         rows.append({**row, "place": place})

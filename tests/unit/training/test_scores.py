@@ -175,6 +175,10 @@ def test_values_and_labels_that_are_not_finite_are_refused(name):
         score(name, floats(1, NAN), floats(1, 2))
     with pytest.raises(ScoreError, match=r"^row 1 of the labels is inf; a label is a finite number, or NaN"):
         score(name, floats(1, 1), floats(1, np.inf))
+    labels, values = np.arange(600.0, dtype=np.float32), np.ones(600, np.float32)
+    labels[300], values[400:] = NAN, np.inf
+    with pytest.raises(DivergedError, match=r"^the value predicted for row 400 of the labels is inf: "):
+        score(name, values, labels)
 
 
 def test_shapes_and_dtypes_that_do_not_fit_are_refused():
