@@ -28,7 +28,7 @@ from gloader.training.dataset_checks import (
 )
 from gloader.training.evaluate import predict_classes, predict_outputs
 from gloader.training.model_spec import spec_of
-from gloader.training.objectives import NODE_CLASSES, BinaryClasses, LabelBits, NodeClasses, NodeValues
+from gloader.training.objectives import NODE_CLASSES, BinaryClasses, LabelColumns, NodeClasses
 from gloader.training.scores import METRICS
 from gloader.training.task import Evaluation
 
@@ -250,7 +250,7 @@ def _objective(kind: LabelKind, dataset: Dataset, class_weights: str) -> Objecti
         return BinaryClasses(None if weights is None else (weights[0], weights[1]))
     width = dataset.labelled.label_width
     has_unknown = any(bool(np.isnan(labels).any()) for labels in _training_labels(dataset, width))
-    return (LabelBits if kind == "multilabel" else NodeValues)(width, has_unknown)
+    return LabelColumns(width, has_accuracy=kind == "multilabel", is_uneven=has_unknown)
 
 
 def _training_labels(dataset: Dataset, width: int) -> Iterator[NDArray[Any]]:
