@@ -1,8 +1,7 @@
 """Accuracy and predictions of nodes, computed with all neighbours of each node instead of sampled ones.
 
-`evaluate` gives the accuracy on several splits, `accuracy` on one set of nodes, `predict_classes` the classes
-themselves, and `predict_outputs` the network's outputs. `logits_in_order` yields the outputs of all nodes.
-`HeteroInference` does the computation.
+`evaluate` gives the accuracy on several splits, `predict_classes` the classes themselves, and `predict_outputs` the
+network's outputs. `logits_in_order` yields the outputs of all nodes. `HeteroInference` does the computation.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from gloader.core.ids import node_at_id
 from gloader.errors import DivergedError
 from gloader.training.process import eager_release
 
@@ -23,31 +23,6 @@ if TYPE_CHECKING:
     from gloader.models import GraphNetwork
     from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.types import IdArray
-
-
-def accuracy(
-    model: GraphNetwork,
-    inference: HeteroInference,
-    nodes: IdArray,
-    labels: IdArray,
-    *,
-    on_progress: Callable[[float], None] = lambda _: None,
-) -> float | None:
-    """Return the share of correctly predicted nodes, over all neighbours; None if no node has a label.
-
-    Parameters
-    ----------
-    model : the network; its mode (training or evaluation) is restored
-    inference : graph, features and memory
-    nodes : (n,) int64
-    labels : (n,) int64 classes of ``nodes``; nodes with a negative label are unlabelled and left out
-    on_progress : called with the finished share, 0 to 1
-    """
-    is_known = labels >= 0
-    if not is_known.any():
-        return None
-    predicted = predict_classes(model, inference, nodes[is_known], on_progress)
-    return float((predicted == labels[is_known]).mean())
 
 
 def evaluate(
@@ -62,7 +37,7 @@ def evaluate(
 
     Parameters
     ----------
-    model : the network; its mode is restored
+    model : the network; its mode (training or evaluation) is restored
     inference : graph, features and memory
     labels : (N,) int64 classes; nodes with a negative label are unlabelled and left out
     splits : names and arrays of node ids; a node may be in several
@@ -88,7 +63,7 @@ def predict_classes(
 
     Parameters
     ----------
-    model, inference, on_progress : see `accuracy`
+    model, inference, on_progress : see `evaluate`
     nodes : (n,) int64
 
     Raises
@@ -114,7 +89,7 @@ def predict_outputs(
 
     Parameters
     ----------
-    model, inference, on_progress : see `accuracy`
+    model, inference, on_progress : see `evaluate`
     nodes : (n,) int64
 
     Raises
@@ -132,15 +107,6 @@ def predict_outputs(
     return outputs
 
 
-def to_probabilities(logits: NDArray[np.float32]) -> None:
-    """Replace ``logits`` by their probabilities 1 / (1 + exp(-logit)), in place."""
-    with np.errstate(over="ignore"):  # the exponential of a large number is infinite, and the probability 0
-        np.negative(logits, out=logits)
-        np.exp(logits, out=logits)
-        logits += 1
-        np.reciprocal(logits, out=logits)
-
-
 def logits_in_order(
     model: GraphNetwork,
     inference: HeteroInference,
@@ -151,7 +117,7 @@ def logits_in_order(
 
     Parameters
     ----------
-    model, inference, on_progress : see `accuracy`
+    model, inference, on_progress : see `evaluate`
     original_ids : (N,) the id that each node had before the preparation; None if nodes kept their ids
 
     Raises
@@ -169,15 +135,6 @@ def logits_in_order(
         if not bad.number:
             yield logits
     bad.require_none(lambda position: position)
-
-
-def node_at_id(original_ids: IdArray | None) -> IdArray | None:
-    """Return the node (N,) with each original id; None if nodes kept their ids. Pure."""
-    if original_ids is None:
-        return None
-    order = np.empty_like(original_ids)
-    order[original_ids] = np.arange(len(original_ids))
-    return order
 
 
 class _NanRows:
