@@ -50,12 +50,12 @@ def balanced_weights(labels: IdArray, num_classes: int) -> NDArray[np.float64]:
     return weights
 
 
-def class_weights_of(text: str, labels: NDArray[Any], num_classes: int) -> tuple[float, ...] | None:
-    """Return the weights of the classes, (C,), or None for equal weights. Pure.
+def class_weights_of(text: str, labels: IdArray, num_classes: int) -> tuple[float, ...]:
+    """Return the weights of the classes, (C,). Pure.
 
     Parameters
     ----------
-    text : "none", "balanced", or numbers such as "1,5"; of two classes, one number is the weight of class 1
+    text : "balanced", or numbers such as "1,5"; of two classes, one number is the weight of class 1
     labels : (n,) classes of the training nodes
     num_classes : C
 
@@ -65,8 +65,6 @@ def class_weights_of(text: str, labels: NDArray[Any], num_classes: int) -> tuple
         The text is none of these, a weight is not a positive number, their number is not C, or a class has no training
         node and the weights are "balanced".
     """
-    if text == "none":
-        return None
     if not isinstance(text, str):
         raise ConfigError(f"class_weights is {text!r}; allowed: a text, such as 'balanced' or '1,5'")
     if text == "balanced":

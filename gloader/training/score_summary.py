@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.dataset.values import LabelKind
     from gloader.training.score_columns import Numbers, ScoreColumn
-    from gloader.training.scores import LabelKind
 
 _VERSION: Final = 1
 _MOST_LISTED: Final = (

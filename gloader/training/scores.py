@@ -11,7 +11,7 @@ prediction of label 1, made for a score above a threshold. Shapes: n scored node
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.training.score_columns import ScoreColumn
+    from gloader.dataset.values import LabelKind
+    from gloader.training.score_columns import Numbers, ScoreColumn
 
-    Numbers: TypeAlias = NDArray[Any]
-
-LabelKind: TypeAlias = Literal["classes", "binary", "multilabel", "values"]
 MetricName: TypeAlias = Literal["acc", "auroc", "ap", "f1", "f1-macro", "mae", "rmse", "r2"]
 THRESHOLD: Final = 0.5  # probabilities above it decide for label 1; for logits the same threshold is 0
 
@@ -101,21 +99,6 @@ class Metric:
             some = f" (and {len(undefined) - 1} labels more)" if len(undefined) > 1 else ""
             raise ScoreError(f"{undefined[0]}{some}" if undefined else "there are no labels to score")
         return Score(value=float(np.mean(values)), num_left_out=len(undefined))
-
-    def require_defined(
-        self, kind: LabelKind, labels: Numbers, *, names: Sequence[str] | None = None
-    ) -> None:
-        """Raise ScoreError if the metric is not defined for a split's labels, whatever the outputs are.
-
-        Parameters
-        ----------
-        kind, labels : the labels and their kind
-        names : names of the k labels, for errors
-        """
-        if kind == "classes":
-            self.compute(np.maximum(labels, 0), labels)
-        else:
-            self.compute(np.zeros(labels.shape, np.float32), labels, names=names)
 
 
 class _UndefinedError(ScoreError):

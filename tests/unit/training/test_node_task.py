@@ -212,7 +212,7 @@ def test_balanced_weights_have_the_closed_form(of_kind) -> None:
 
 @pytest.mark.parametrize(
     ("text", "num_classes", "expected"),
-    [("none", 3, None), ("1,5", 2, (1.0, 5.0)), ("5", 2, (1.0, 5.0)), ("1, 2.5,3", 3, (1.0, 2.5, 3.0))],
+    [("1,5", 2, (1.0, 5.0)), ("5", 2, (1.0, 5.0)), ("1, 2.5,3", 3, (1.0, 2.5, 3.0))],
 )
 def test_weights_are_read_as_typed(text, num_classes, expected) -> None:
     assert class_weights_of(text, np.array([0, 1]), num_classes) == expected
