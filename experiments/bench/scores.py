@@ -165,6 +165,7 @@ def _table(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
 
 
 def _parse() -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

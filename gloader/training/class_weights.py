@@ -88,9 +88,10 @@ def class_weights_of(text: str, labels: IdArray, num_classes: int) -> tuple[floa
 
 
 def balanced_seeds(dataset: Dataset) -> DrawnSeeds:
-    """Return the training nodes with equally many draws from every class, about as many as there are nodes.
+    """Return the training nodes with equally many draws from every class. Reads their labels.
 
-    A class without training nodes has no draws.
+    An epoch has as many draws as there are training nodes, rounded up to a multiple of the number of classes. A class
+    without training nodes has no draws.
     """
     nodes = dataset.train
     groups = plain_classes(dataset.labels_of(nodes))

@@ -332,7 +332,7 @@ def score_pairs(
     Raises
     ------
     ConfigError
-        The checkpoint predicts node classes.
+        The checkpoint predicts labels of nodes.
     ShapeError
         ``pairs`` has another shape or dtype, or contains ids of missing nodes.
     CheckpointError, BudgetError
@@ -340,7 +340,7 @@ def score_pairs(
     """
     spec = checkpoint.spec
     if not isinstance(spec, LinkSpec):
-        raise ConfigError("the checkpoint predicts classes of nodes, and scores no pairs")
+        raise ConfigError("the checkpoint predicts labels of nodes, and scores no pairs")
     ids = checked_pairs(pairs)
     with open_model(
         dataset,

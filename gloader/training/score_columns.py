@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Numbers: TypeAlias = NDArray[Any]
 
 
-_PIECE: Final = 1 << 16  # rows that are searched at once
+_PIECE: Final = 1 << 16  # rows that are searched at once; a known label is most often among the first
 _DIVERGED: Final = (
     "features are NaN, or the network diverged; clean them (gloader prepare refuses them without --allow-nan), or "
     "train with a lower --lr"

@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from gloader.dataset.values import LabelKind
     from gloader.training.score_columns import Numbers, ScoreColumn
 
-_VERSION: Final = 1
-_MOST_LISTED: Final = (
-    40  # classes of a matrix, and rows of a table of labels or columns; more would not be read
-)
+_VERSION: Final = 1  # of the content
+# Classes of a matrix, and rows of a table of labels or columns; more would not be read.
+_MOST_LISTED: Final = 40
 _MOST_DRAWN: Final = 3  # labels or columns with pictures: the best, the median and the worst
 _MOST_PAIRS: Final = 20  # confused pairs of classes
 _MOST_COUNTED: Final = 1000  # classes with counted confusion: a matrix of 8 MB
@@ -36,7 +35,7 @@ _MOST_CHARACTERS: Final = 60  # of a name
 _CELLS: Final = 100  # along a curve, which has up to two points in each; a chart is about 440 pixels wide
 _BINS: Final = 10  # of predicted probabilities
 _GRID: Final = 32  # cells along each axis of predicted against true values
-_PIECE: Final = 1 << 16  # rows that are read at once
+_PIECE: Final = 1 << 16  # rows that are read at once, so that temporary arrays take about 1 MB
 _DIGITS: Final = 5  # significant digits of drawn values, finer than a pixel
 
 
