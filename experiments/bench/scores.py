@@ -150,8 +150,8 @@ def _table(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
     )
     lines = [
         (
-            f"Exact metrics of {args.scores:,} float32 scores: {times}. Memory is the peak above scores and labels. The "
-            "difference is from the value that scikit-learn computes in float64."
+            f"Exact metrics of {args.scores:,} float32 scores: {times}. Memory is the peak above scores and labels. "
+            "The difference is from the value that scikit-learn computes in float64."
         ),
         "",
         f"| {' | '.join(names)} | difference |",
