@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gloader.convert.options import NOT_USED
+from gloader.convert.options import NO_NEIGHBOURS, NOT_USED
 from gloader.convert.readers.checked_rows import CheckedRows
 from gloader.convert.readers.filled_rows import FilledRows
 from gloader.convert.source import RandomSplits, edges_over
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _MARKED_SHARE: Final = 64  # marks of nodes with edges take at most 1/64 of the memory budget
 _LABELS_COUNTED: Final = 1 << 20  # labels per step of counting
 _MOST_CLASSES: Final = 8  # with more classes or label columns, a line has only the range of their sizes
+NO_SPLIT: Final = "none was given"  # in the line on splits that are random because the source has none
 _MOST_PARTS: Final = 6  # maximum number of types or relations in a line
 
 
@@ -84,13 +85,14 @@ class Receipt:
 
     Parameters
     ----------
-    column_notes, unused, key_note, labels, label_names, splits, num_classes : the source's values
+    column_notes, unused, key_note, unreached, labels, label_names, splits, num_classes : the source's values
     rules : changes to the edges of all relations
     """
 
     column_notes: tuple[str, ...]  # texts on the roles of columns and arrays
     unused: tuple[str, ...]  # names of columns and arrays that the dataset does not use
     key_note: str  # text on the keys of nodes; empty without keys
+    unreached: str  # the type with training nodes, if no relation ends there; empty otherwise
     labels: NDArray[Any]  # (N,) classes, -1 where unknown, or (N, k) values, NaN where unknown
     label_names: tuple[str, ...]  # names of the classes, or of the k columns; empty without names
     splits: Splits
@@ -113,6 +115,7 @@ class Receipt:
             column_notes=source.column_notes,
             unused=source.unused,
             key_note=source.key_note,
+            unreached="" if options.add_reverse else _unreached(source),
             labels=source.labels,
             label_names=source.label_names,
             splits=source.splits,
@@ -213,6 +216,9 @@ class Receipt:
             NOT_USED: ", ".join(self.unused),
             "edges read": _listed(self._edges_text(relation, report) for relation, report in edges.items()),
             "isolated nodes": self._isolated(),
+            NO_NEIGHBOURS: self.unreached
+            and f"no relation ends at {self.unreached}, so its nodes gather nothing from others; --add-reverse adds "
+            "the reverse relations",
             "feature values": _ranges(self.rows, is_named=len(self.num_nodes) > 1),
             "missing values": _listed(
                 (f"{name} " if len(self.filled) > 1 else "") + rows.text()
@@ -261,6 +267,12 @@ class Receipt:
         )
 
 
+def _unreached(source: GraphSource) -> str:
+    """Return the labelled type if it has training nodes, and no relation ends there. Otherwise return "". Pure."""
+    is_reached = any(each.relation[2] == source.labelled for each in source.relations)
+    return "" if is_reached or not len(source.splits.train) else source.labelled
+
+
 def _train_mask(source: GraphSource) -> NDArray[np.bool_] | None:
     """Return a mask (N,) of the labelled type's training nodes, or None for all nodes if there are none."""
     if not len(source.splits.train):
@@ -277,7 +289,7 @@ def split_text(splits: Splits) -> str:
     if not len(splits.train) + len(splits.valid) + len(splits.test):
         return ""
     origin = (
-        f"; none was given, so 60/20/20 at random by seed {splits.seed}"
+        f"; {NO_SPLIT}, so 60/20/20 at random by seed {splits.seed}"
         if isinstance(splits, RandomSplits)
         else ""
     )

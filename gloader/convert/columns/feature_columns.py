@@ -184,7 +184,7 @@ def _fitted(
         raise ShapeError(f"{where} has {first} rows, and {num_rows} are expected")
     for fit in fits:
         fit.check(where)
-    encoders = Encoders(columns=tuple(fit.encoder() for fit in fits))
+    encoders = Encoders(columns=tuple(fit.encoder(where) for fit in fits))
     _require_storable(encoders, where, budget_bytes)
     lines = [
         f"{fit.spec.name}: {fit.note(encoder)}" for fit, encoder in zip(fits, encoders.columns, strict=True)

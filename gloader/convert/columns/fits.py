@@ -65,8 +65,11 @@ class Fit(Protocol):
         """Raise SourceError if the column has too many values. ``where`` is the table, for messages."""
         ...
 
-    def encoder(self) -> ColumnEncoder:
-        """Return the fitted encoder. Raises SourceError if the training rows do not suffice for it."""
+    def encoder(self, where: str) -> ColumnEncoder:
+        """Return the fitted encoder. ``where`` is the table, for messages.
+
+        Raises SourceError if the training rows do not suffice for it.
+        """
         ...
 
     def note(self, encoder: ColumnEncoder) -> str:
@@ -110,11 +113,11 @@ class NumberFit:
     def check(self, where: str) -> None:
         """Do nothing: any number of values is allowed; see `Fit.check`."""
 
-    def encoder(self) -> ColumnEncoder:
+    def encoder(self, where: str) -> ColumnEncoder:
         """Return the fitted encoder; see `Fit.encoder`."""
         needs_fit = self.kind in {"standard", "quantile"} or self.missing in {"mean", "flag"}
         if needs_fit and (self.num_missing or self.kind in {"standard", "quantile"}):
-            _require_values(self.spec, int(self.moments.count.min()))
+            _require_values(where, self.spec, int(self.moments.count.min()))
         keeps_mean = self.kind == "standard" or self.missing in {"mean", "flag"}
         return ColumnEncoder(
             column=self.spec.name,
@@ -176,11 +179,11 @@ class TimeFit:
     def check(self, where: str) -> None:
         """Do nothing: any number of values is allowed; see `Fit.check`."""
 
-    def encoder(self) -> ColumnEncoder:
+    def encoder(self, where: str) -> ColumnEncoder:
         """Return the fitted encoder; see `Fit.encoder`."""
         at = self.latest if self.spec.at is None else self.spec.at
         if at is None or (self.num_missing and self.missing in {"mean", "flag"}):
-            _require_values(self.spec, int(self.moments.count[0]))
+            _require_values(where, self.spec, int(self.moments.count[0]))
         at = at or 0
         return ColumnEncoder(
             column=self.spec.name,
@@ -303,9 +306,9 @@ class CategoryFit:
         ranked = sorted(in_order(self.counts), key=lambda value: -self.counts[value])
         return in_order(ranked[: self.spec.top])
 
-    def encoder(self) -> ColumnEncoder:
+    def encoder(self, where: str) -> ColumnEncoder:
         """Return the fitted encoder; see `Fit.encoder`."""
-        _require_values(self.spec, len(self.counts))
+        _require_values(where, self.spec, len(self.counts))
         return ColumnEncoder(
             column=self.spec.name,
             kind=self.kind,
@@ -363,12 +366,12 @@ def fit_of(
     )
 
 
-def _require_values(spec: ColumnSpec, count: int) -> None:
+def _require_values(where: str, spec: ColumnSpec, count: int) -> None:
     """Raise SourceError if no training row has a value."""
     if not count:
         raise SourceError(
-            f"column {shown(spec.name)} has no value in any training row, so there is no mean, scale or category to "
-            "take from them: leave the column out"
+            f"{where}: column {shown(spec.name)} has no value in any training row, so there is no mean, scale or "
+            "category to take from them: leave the column out"
         )
 
 
