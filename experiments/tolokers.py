@@ -4,11 +4,11 @@
 
 The published figures are those of Platonov et al. (2023), "A critical look at the evaluation of GNNs under
 heterophily": means and standard deviations over ten splits of 50/25/25. The masks of these splits are not in
-FOLDER, so other ten are drawn: each is stratified by class, from its number. A run takes all training nodes in each
-step with all their neighbours, and keeps the test figure of the step with the best validation figure, as the paper
-does. Finished runs in --work are taken as they are, so that several processes can share the work by --models or
---splits. Writes a Markdown table and the figures behind it, and exits with 1 where a mean is further from the published
-one than 0.7 points.
+FOLDER, so ten others are drawn: each is stratified by class, with its number as the seed. A run takes all training
+nodes in each step with all their neighbours, and keeps the test figure of the step with the best validation figure, as
+the paper does. Finished runs in --work are not run again, so that several processes can share the work by --models or
+--splits. The script writes a Markdown table and its figures as JSON. It exits with 1 if a mean differs from the
+published one by more than 0.7 points.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description="Residual networks on tolokers.")
     parser.add_argument("--data", type=Path, required=True, help="folder with graph.npz and features_csr.npz")
     parser.add_argument("--out", type=Path, help="two files, .md and .json")
@@ -76,6 +77,7 @@ def _options() -> argparse.Namespace:
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that a run depends on, apart from its network and its split."""
     return {
         name: getattr(options, name) for name in ("layers", "hidden", "dropout", "lr", "steps", "threads")
     }
@@ -150,6 +152,7 @@ def _split(labels: Any, number: int) -> tuple[Any, Any, Any]:
 
 
 def _row(model: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a network's mean over its runs, beside the published one."""
     found = [run["test_auroc"] for run in runs]
     mean, published = statistics.fmean(found), PUBLISHED[model]
     return {
@@ -165,6 +168,7 @@ def _row(model: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _write(rows: list[dict[str, Any]], runs: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Write the figures as JSON, and the table as Markdown."""
     origin = provenance()
     result = {"benchmark": "tolokers", **origin, "rows": rows, "runs": runs}
     options.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

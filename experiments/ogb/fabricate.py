@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _HOMOPHILY = 0.7
-_LABEL_SHARE, _LABEL_NOISE = (
-    0.3,
-    0.05,
-)  # labels of a class that are 1, and labels of a node that differ from them
+_LABEL_SHARE = 0.3  # share of the labels of a class that are 1
+_LABEL_NOISE = 0.05  # share of the labels of a node that differ from those of its class
 _SIGNAL = 4.0  # distance of a class from the origin; the noise of a feature has deviation 1
 
 

@@ -83,8 +83,8 @@ def infer(  # noqa: PLR0913 - each a flag
     node_type
         Type of the nodes. Default: the type with labels. Other types need --layer.
     layer
-        Write the output of this layer; 1 is next to the features. Default: classes, or for a model of links the output
-        of the last layer.
+        Write the output of this layer; 1 is next to the features. Default: predicted labels, or for a model of links
+        the output of the last layer.
     pairs
         A .npy file with int64 pairs (n, 2), source and destination by their ids in the source. Or a .csv or .parquet
         table with columns such as src and dst, by their keys, or without keys by their ids. Write their scores.
@@ -196,11 +196,11 @@ class _Inference:
         chosen = node_type or ("" if pairs is not None else embedded_type(opened, loaded))
         if layer is None and not is_of_links and chosen != opened.labelled.name:
             raise ConfigError(
-                f"only nodes of type {opened.labelled.name!r} have classes; give --layer to write a layer's output for "
+                f"only nodes of type {opened.labelled.name!r} have labels; give --layer to write a layer's output for "
                 f"nodes of type {chosen!r}"
             )
         if self.probabilities and (layer is not None or is_of_links):
-            raise ConfigError("--probabilities are those of the classes of nodes; leave it out")
+            raise ConfigError("--probabilities is for the classes of nodes; leave it out")
         lines = PacedLines(screen)
 
         def on_progress(fraction: float) -> None:
@@ -274,7 +274,7 @@ class _Inference:
         if self.pair_table is None:
             return self.pairs
         if not isinstance(loaded.spec, LinkSpec):
-            raise ConfigError("the checkpoint predicts classes of nodes, and scores no pairs")
+            raise ConfigError("the checkpoint predicts labels of nodes, and scores no pairs")
         sources, destinations = (self.dataset.node_tables[name] for name in loaded.spec.ends)
         return self.pair_table.ids(sources, destinations)
 

@@ -10,6 +10,7 @@ from io import BytesIO
 from itertools import chain, islice
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
+from gloader.core.ids import node_at_id
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -93,10 +94,10 @@ def write_table(out: Path, batches: Iterator[pa.RecordBatch], *, os_io: OsIO | N
         raise ConfigError(f"{out} is no .csv and no .parquet file")
     # The first rows are computed before a file is made: a computation that does not fit in memory fails with these.
     ready = list(islice(batches, 1))
-    content = _Csv() if out.suffix.lower() == ".csv" else _Parquet()
+    pieces_of = _csv_pieces if out.suffix.lower() == ".csv" else _parquet_pieces
     make_output_folder(out.parent, os_io=os_io or REAL_OS)
     with write_errors(out, "writing", os_io=os_io or REAL_OS):
-        write_chunks_atomically(out, content.pieces(chain(ready, batches)), os_io=os_io or REAL_OS)
+        write_chunks_atomically(out, pieces_of(chain(ready, batches)), os_io=os_io or REAL_OS)
 
 
 def _batches(
@@ -106,10 +107,7 @@ def _batches(
     import numpy as np
     import pyarrow as pa
 
-    node_of = None
-    if table.has_keys and table.original_ids is not None:
-        node_of = np.empty_like(table.original_ids)
-        node_of[table.original_ids] = np.arange(table.num_nodes)
+    node_of = node_at_id(table.original_ids) if table.has_keys else None
     start = 0
     for chunk in chunks:
         for first in range(0, len(chunk), _ROWS):
@@ -154,32 +152,26 @@ class _Sink:
         return taken
 
 
-class _Csv:
-    """A table as text, with a header."""
+def _csv_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[memoryview]:
+    """Yield the bytes of a text file with a header."""
+    from pyarrow import csv
 
-    def pieces(self, batches: Iterator[pa.RecordBatch]) -> Iterator[memoryview]:
-        """Yield the file's bytes."""
-        from pyarrow import csv
-
-        header = True
-        for batch in batches:
-            sink = BytesIO()
-            csv.write_csv(batch, sink, csv.WriteOptions(include_header=header, quoting_style="needed"))
-            header = False
-            yield sink.getbuffer()
+    header = True
+    for batch in batches:
+        sink = BytesIO()
+        csv.write_csv(batch, sink, csv.WriteOptions(include_header=header, quoting_style="needed"))
+        header = False
+        yield sink.getbuffer()
 
 
-class _Parquet:
-    """A table as Parquet, with a row group for each block."""
+def _parquet_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[memoryview]:
+    """Yield the bytes of a Parquet file with a row group for each block."""
+    import pyarrow.parquet as pq
 
-    def pieces(self, batches: Iterator[pa.RecordBatch]) -> Iterator[memoryview]:
-        """Yield the file's bytes."""
-        import pyarrow.parquet as pq
-
-        first = next(batches)
-        sink = _Sink()
-        with pq.ParquetWriter(cast("IO[bytes]", sink), first.schema) as writer:
-            for batch in chain([first], batches):
-                writer.write_batch(batch)
-                yield sink.take()
-        yield sink.take()
+    first = next(batches)
+    sink = _Sink()
+    with pq.ParquetWriter(cast("IO[bytes]", sink), first.schema) as writer:
+        for batch in chain([first], batches):
+            writer.write_batch(batch)
+            yield sink.take()
+    yield sink.take()

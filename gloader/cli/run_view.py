@@ -110,7 +110,7 @@ class RunView:
                 f"{start.num_batches} batches an epoch are few steps to learn from: a smaller --batch-size, or more "
                 "--epochs, makes more"
             )
-        # The accuracy is the metric of the column "train", too.
+        # The column "train" shows the accuracy, so only other metrics are named.
         self._valid = "valid" if start.metric == "acc" else f"valid {start.metric}"
         self._screen.say(f"{_HEADER[0]}  {self._valid:>6}  {_HEADER[1]}")
         self._lines = PacedLines(self._screen)

@@ -82,6 +82,15 @@ def outside(ids: NDArray[Any], limit: int) -> NDArray[Any]:
     return ids[(ids < 0) | (ids >= limit)]
 
 
+def node_at_id(original_ids: IdArray | None) -> IdArray | None:
+    """Return the node (N,) with each original id; None if nodes kept their ids. Pure."""
+    if original_ids is None:
+        return None
+    order = np.empty_like(original_ids)
+    order[original_ids] = np.arange(len(original_ids))
+    return order
+
+
 MAX_PARTS: Final = 4096  # largest number of parts of a division, far more than a run has machines
 # A part's text, such as "0/4": its number and the number of parts.
 _PART = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)

@@ -309,9 +309,11 @@ class EpochOrder:
 
     @property
     def num_held(self) -> int:
-        """Number of seeds or positions in the longest array that this order holds, for the memory plan."""
+        """Number of seeds or positions in the longest array that this order holds, for the memory plan.
+
+        It is doubled for draws from groups. They also hold the groups, and sort the seeds by group for each epoch.
+        """
         longest = max(len(self.seeds), self.num_items)
-        # The draws of groups hold the groups, and their order while an epoch is drawn.
         return longest if self.draws is None or self.draws.groups is None else 2 * longest
 
     def ready_epoch(self, epoch: int) -> None:
@@ -534,15 +536,14 @@ class Draws:
 
     Draws are computed from a hash of (seed, epoch, draw), so that a resumed epoch draws the same items.
 
-    With groups, every group has equally many draws, and the items of a group differ by at most one draw.
+    With groups, every group has equally many draws. The numbers of draws of a group's items differ by at most one.
     """
 
     num_draws: int  # per epoch
     weights: NDArray[np.float64] | None = None  # (n,) weights of the items; None draws evenly
     replace: bool = True  # True if an item may be drawn more than once
-    groups: IdArray | None = (
-        None  # (n,) the group of each item, without weights; None draws from all items alike
-    )
+    # (n,) the group of each item, without weights; None draws from all items alike.
+    groups: IdArray | None = None
 
     def check(self, num_items: int) -> None:
         """Raise SeedError if these draws do not fit ``num_items`` items."""
@@ -612,8 +613,8 @@ class Draws:
             members, start = by_group[start:end], end
             part = drawn[number * per_group : (number + 1) * per_group]
             num_rounds, num_rest = divmod(per_group, len(members))
-            # Every item is drawn in each full round. A permutation chooses the items of the last one. The order of the
-            # draws does not matter here, because all draws are permuted together below.
+            # A full round draws every item of the group. A permutation chooses the items of the last round. The order
+            # of these draws does not matter, because all draws are permuted together below.
             part[: len(part) - num_rest] = np.tile(members, num_rounds)
             if num_rest:
                 chosen = epoch_permutation(
@@ -629,7 +630,7 @@ class Draws:
             "replace": self.replace,
             "is_weighted": self.weights is not None,
         }
-        # Groups are omitted if there are none, so that states from before groups existed stay valid.
+        # Without groups there is no entry, so that states from before groups existed stay valid.
         return given if self.groups is None else given | {"is_grouped": True}
 
 

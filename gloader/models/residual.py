@@ -24,7 +24,7 @@ class ResidualConv(nn.Module):
     """``h + FF(conv(LayerNorm(h)))``, where FF is dropout, GELU, Linear, dropout.
 
     In the paper, the feed-forward part begins with a Linear of the neighbours' sum or mean, perhaps next to the node's
-    own row. Here this Linear is the convolution's own. In the first layer, h is ``GELU(dropout(W x + b))`` of the
+    own row. Here the convolution has this Linear. In the first layer, h is ``GELU(dropout(W x + b))`` of the
     features x. In the other layers, h is the output of the layer below.
 
     Inference keeps two rows per node between layers: the convolution's sums s, and h, which the feed-forward part is
@@ -122,5 +122,5 @@ class ResidualConv(nn.Module):
 
 
 def _half(columns: slice) -> slice:
-    """Return the columns of s, or of h, that a range of both stands for."""
+    """Return the range of columns of s, which is also that of h, for a range of the alternate columns of both."""
     return slice(columns.start // 2, columns.stop // 2)

@@ -292,7 +292,7 @@ def checked_seeds(seeds: ArrayLike, num_nodes: int) -> IdArray:
         raise SeedError(
             f"seeds={seeds!r} are not ids; for a split, pass dataset.train, dataset.valid or dataset.test"
         )
-    # torch's samplers have a length and no items; numpy would make one object of them.
+    # torch's samplers have a length but no items by index; numpy would make one object of a sampler.
     if hasattr(seeds, "__iter__") and hasattr(seeds, "__len__") and not hasattr(seeds, "__getitem__"):
         raise SeedError(
             f"seeds is a {type(seeds).__name__}; pass the ids of nodes. gloader.adapters.pyg.NeighborLoader takes "
@@ -351,21 +351,20 @@ def _labels_of(dataset: Dataset, order: EpochOrder) -> SeedLabels:
     if has_label.all():
         return SeedLabels(order, table.labels_of(seeds - first))
     of_type = table.labels_of(seeds[has_label] - first)
-    # Rows of seeds without a label fill the gaps, so that positions in the seeds index the labels. They are never read.
+    # Seeds of other types have rows of -1, so that positions in the seeds index the labels. These rows are never read.
     labels = np.full((len(seeds), *of_type.shape[1:]), -1, dtype=of_type.dtype)
     labels[has_label] = of_type
     return SeedLabels(order, labels, has_label)
 
 
-_LABELS_IN_FLIGHT: Final = (
-    4  # batches whose labels are in memory: two in the copy, one waiting, one with the consumer
-)
+# Batches whose labels are in memory: two in the copy to the device, one waiting, one with the consumer.
+_LABELS_IN_FLIGHT: Final = 4
 
 
 def label_bytes(dataset: Dataset, order: EpochOrder) -> int:
-    """Return the memory for seeds' labels that are values, of all seeds and of the batches in flight; 0 for classes.
+    """Return the bytes of labels that are values, of all seeds and of the batches in flight; 0 for classes.
 
-    The memory for classes is part of the demand per seed (`gloader.plan.demand`).
+    The memory of classes is part of the demand per seed (`gloader.plan.demand`).
     """
     if dataset.label_kind == "classes":
         return 0

@@ -50,12 +50,12 @@ def balanced_weights(labels: IdArray, num_classes: int) -> NDArray[np.float64]:
     return weights
 
 
-def class_weights_of(text: str, labels: NDArray[Any], num_classes: int) -> tuple[float, ...] | None:
-    """Return the weights of the classes, (C,), or None for equal weights. Pure.
+def class_weights_of(text: str, labels: IdArray, num_classes: int) -> tuple[float, ...]:
+    """Return the weights of the classes, (C,). Pure.
 
     Parameters
     ----------
-    text : "none", "balanced", or numbers such as "1,5"; of two classes, one number is the weight of class 1
+    text : "balanced", or numbers such as "1,5"; of two classes, one number is the weight of class 1
     labels : (n,) classes of the training nodes
     num_classes : C
 
@@ -65,8 +65,6 @@ def class_weights_of(text: str, labels: NDArray[Any], num_classes: int) -> tuple
         The text is none of these, a weight is not a positive number, their number is not C, or a class has no training
         node and the weights are "balanced".
     """
-    if text == "none":
-        return None
     if not isinstance(text, str):
         raise ConfigError(f"class_weights is {text!r}; allowed: a text, such as 'balanced' or '1,5'")
     if text == "balanced":
@@ -90,9 +88,10 @@ def class_weights_of(text: str, labels: NDArray[Any], num_classes: int) -> tuple
 
 
 def balanced_seeds(dataset: Dataset) -> DrawnSeeds:
-    """Return the training nodes with equally many draws from every class, about as many as there are nodes.
+    """Return the training nodes with equally many draws from every class. Reads their labels.
 
-    A class without training nodes has no draws.
+    An epoch has as many draws as there are training nodes, rounded up to a multiple of the number of classes. A class
+    without training nodes has no draws.
     """
     nodes = dataset.train
     groups = plain_classes(dataset.labels_of(nodes))

@@ -119,7 +119,7 @@ def num_outputs(kind: LabelKind, dataset: Dataset) -> int:
 
 def metric_of_task(settings: TrainSettings, dataset: Dataset) -> Metric:
     """Return the metric of a task of nodes; ConfigError if the dataset or the metric does not fit the task."""
-    # This import is late: it loads numba, which --help does not need.
+    # This import is late: it loads numba, which `gloader train --help` does not need.
     from gloader.training.scores import DEFAULT_METRICS, metric_of
 
     kind = kind_of_task(settings, dataset)

@@ -1,8 +1,7 @@
 """Accuracy and predictions of nodes, computed with all neighbours of each node instead of sampled ones.
 
-`evaluate` gives the accuracy on several splits, `accuracy` on one set of nodes, `predict_classes` the classes
-themselves, and `predict_outputs` the network's outputs. `logits_in_order` yields the outputs of all nodes.
-`HeteroInference` does the computation.
+`evaluate` gives the accuracy on several splits, `predict_classes` the classes themselves, and `predict_outputs` the
+network's outputs. `logits_in_order` yields the outputs of all nodes. `HeteroInference` does the computation.
 """
 
 from __future__ import annotations
@@ -10,44 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
+from gloader.core.ids import node_at_id
 from gloader.errors import DivergedError
 from gloader.training.process import eager_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
+    import torch
     from numpy.typing import NDArray
 
     from gloader.models import GraphNetwork
     from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.types import IdArray
-
-
-def accuracy(
-    model: GraphNetwork,
-    inference: HeteroInference,
-    nodes: IdArray,
-    labels: IdArray,
-    *,
-    on_progress: Callable[[float], None] = lambda _: None,
-) -> float | None:
-    """Return the share of correctly predicted nodes, over all neighbours; None if no node has a label.
-
-    Parameters
-    ----------
-    model : the network; its mode (training or evaluation) is restored
-    inference : graph, features and memory
-    nodes : (n,) int64
-    labels : (n,) int64 classes of ``nodes``; nodes with a negative label are unlabelled and left out
-    on_progress : called with the finished share, 0 to 1
-    """
-    is_known = labels >= 0
-    if not is_known.any():
-        return None
-    predicted = predict_classes(model, inference, nodes[is_known], on_progress)
-    return float((predicted == labels[is_known]).mean())
 
 
 def evaluate(
@@ -62,7 +37,7 @@ def evaluate(
 
     Parameters
     ----------
-    model : the network; its mode is restored
+    model : the network; its mode (training or evaluation) is restored
     inference : graph, features and memory
     labels : (N,) int64 classes; nodes with a negative label are unlabelled and left out
     splits : names and arrays of node ids; a node may be in several
@@ -88,7 +63,7 @@ def predict_classes(
 
     Parameters
     ----------
-    model, inference, on_progress : see `accuracy`
+    model, inference, on_progress : see `evaluate`
     nodes : (n,) int64
 
     Raises
@@ -97,13 +72,11 @@ def predict_classes(
         Logits are NaN, so no class is the most likely. The error counts the nodes.
     """
     predicted = np.empty(len(nodes), dtype=np.int64)
-
-    def take(positions: slice, logits: torch.Tensor) -> torch.Tensor:
-        highest, classes = torch.max(logits, dim=1)
-        predicted[positions] = classes.numpy()
-        return highest
-
-    _for_logits(model, inference, nodes, on_progress, take)
+    # The arrays of an inference are large and have many sizes. Freed at once, they leave no holes in the heap, which
+    # would exceed the memory budget.
+    with eager_release():
+        for positions, logits in _checked_logits(model, inference, nodes, on_progress):
+            predicted[positions] = logits.max(dim=1).indices.numpy()
     return predicted
 
 
@@ -114,7 +87,7 @@ def predict_outputs(
 
     Parameters
     ----------
-    model, inference, on_progress : see `accuracy`
+    model, inference, on_progress : see `evaluate`
     nodes : (n,) int64
 
     Raises
@@ -123,22 +96,10 @@ def predict_outputs(
         Outputs are NaN. The error counts the nodes.
     """
     outputs = np.empty((len(nodes), model.out_dim), dtype=np.float32)
-
-    def take(positions: slice, logits: torch.Tensor) -> torch.Tensor:
-        outputs[positions] = logits.numpy()
-        return logits.amax(dim=1)
-
-    _for_logits(model, inference, nodes, on_progress, take)
+    with eager_release():  # as in `predict_classes`
+        for positions, logits in _checked_logits(model, inference, nodes, on_progress):
+            outputs[positions] = logits.numpy()
     return outputs
-
-
-def to_probabilities(logits: NDArray[np.float32]) -> None:
-    """Replace ``logits`` by their probabilities 1 / (1 + exp(-logit)), in place."""
-    with np.errstate(over="ignore"):  # the exponential of a large number is infinite, and the probability 0
-        np.negative(logits, out=logits)
-        np.exp(logits, out=logits)
-        logits += 1
-        np.reciprocal(logits, out=logits)
 
 
 def logits_in_order(
@@ -151,7 +112,7 @@ def logits_in_order(
 
     Parameters
     ----------
-    model, inference, on_progress : see `accuracy`
+    model, inference, on_progress : see `evaluate`
     original_ids : (N,) the id that each node had before the preparation; None if nodes kept their ids
 
     Raises
@@ -159,67 +120,35 @@ def logits_in_order(
     DivergedError
         Outputs are NaN. Raised at the end; the first chunk with a NaN and those behind it are not yielded.
     """
-    num_nodes = inference.graph.num_nodes[inference.target]
+    nodes = np.arange(inference.graph.num_nodes[inference.target], dtype=np.int64)
     order = node_at_id(original_ids)
-    bad = _NanRows(num_nodes)
-    for positions, logits in inference.logits(
-        model, np.arange(num_nodes, dtype=np.int64), on_progress, order=order
-    ):
-        bad.count(logits.amax(dim=1), positions.start)
-        if not bad.number:
-            yield logits
-    bad.require_none(lambda position: position)
+    for _, logits in _checked_logits(model, inference, nodes, on_progress, order=order):
+        yield logits
 
 
-def node_at_id(original_ids: IdArray | None) -> IdArray | None:
-    """Return the node (N,) with each original id; None if nodes kept their ids. Pure."""
-    if original_ids is None:
-        return None
-    order = np.empty_like(original_ids)
-    order[original_ids] = np.arange(len(original_ids))
-    return order
-
-
-class _NanRows:
-    """Counts the rows of logits that are NaN, of ``num_rows``."""
-
-    def __init__(self, num_rows: int) -> None:
-        self.number = 0
-        self._num_rows = num_rows
-        self._first = -1  # position of the first such row
-
-    def count(self, highest: torch.Tensor, start: int) -> None:
-        """Count the rows at ``start`` and behind it, by their maxima (m,): that of a row with a NaN is NaN."""
-        is_bad = highest.isnan().numpy()
-        if is_bad.any():
-            self._first = start + int(is_bad.argmax()) if self._first < 0 else self._first
-            self.number += int(np.count_nonzero(is_bad))
-
-    def require_none(self, node_at: Callable[[int], int]) -> None:
-        """Raise DivergedError if a row was NaN. ``node_at`` returns the node's id for a position."""
-        if self.number:
-            raise DivergedError(
-                f"the logits of {self.number:,} of {self._num_rows:,} nodes are NaN, the first of node "
-                f"{node_at(self._first)}: features are NaN, or the network diverged; clean them (gloader prepare "
-                "refuses them without --allow-nan), or train with a lower --lr"
-            )
-
-
-def _for_logits(
+def _checked_logits(
     model: GraphNetwork,
     inference: HeteroInference,
     nodes: IdArray,
     on_progress: Callable[[float], None],
-    take: Callable[[slice, torch.Tensor], torch.Tensor],
-) -> None:
-    """Call ``take`` with ranges of positions in ``nodes`` and their logits, (., width). It returns each row's maximum.
+    *,
+    order: IdArray | None = None,
+) -> Generator[tuple[slice, torch.Tensor]]:
+    """Yield ranges of result rows and their logits, (., width), up to the first range with a NaN.
 
-    Raises DivergedError if logits are NaN.
+    ``order`` is as in `HeteroInference.logits`. Raises DivergedError at the end if logits are NaN, with their number.
     """
-    bad = _NanRows(len(nodes))
-    # The arrays of an inference are large and have many sizes. Freed at once, they leave no holes in the heap, which
-    # would exceed the memory budget.
-    with eager_release():
-        for positions, logits in inference.logits(model, nodes, on_progress):
-            bad.count(take(positions, logits), positions.start)
-    bad.require_none(lambda position: int(nodes[position]))
+    num_bad, first = 0, 0
+    for positions, logits in inference.logits(model, nodes, on_progress, order=order):
+        is_bad = logits.amax(dim=1).isnan().numpy()  # the maximum of a row with a NaN is NaN
+        if not num_bad and is_bad.any():
+            first = positions.start + int(is_bad.argmax())
+        num_bad += int(np.count_nonzero(is_bad))
+        if not num_bad:
+            yield positions, logits
+    if num_bad:
+        raise DivergedError(
+            f"the logits of {num_bad:,} of {len(nodes):,} nodes are NaN, the first of node {nodes[first]}: features "
+            "are NaN, or the network diverged; clean them (gloader prepare refuses them without --allow-nan), or train "
+            "with a lower --lr"
+        )

@@ -36,12 +36,8 @@ if TYPE_CHECKING:
 
 
 _HITS: Final = re.compile(r"hits@([1-9]\d{0,8})")  # the metric hits@K, with K
-_PLAIN: Final[tuple[Literal["mrr", "auc", "acc", "rmse"], ...]] = (
-    "mrr",
-    "auc",
-    "acc",
-    "rmse",
-)  # metrics without K
+# Metrics without K.
+_PLAIN: Final[tuple[Literal["mrr", "auc", "acc", "rmse"], ...]] = ("mrr", "auc", "acc", "rmse")
 _LOWEST: Final = np.float32(-np.inf)  # below every score
 
 

@@ -28,7 +28,7 @@ from gloader.training.dataset_checks import (
 )
 from gloader.training.evaluate import predict_classes, predict_outputs
 from gloader.training.model_spec import spec_of
-from gloader.training.objectives import NODE_CLASSES, BinaryClasses, LabelBits, NodeClasses, NodeValues
+from gloader.training.objectives import NODE_CLASSES, BinaryClasses, LabelColumns, NodeClasses
 from gloader.training.scores import METRICS
 from gloader.training.task import Evaluation
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.training.model_spec import AnyModelSpec
     from gloader.training.objectives import Objective
-    from gloader.training.scores import Metric
+    from gloader.training.scores import Metric, Score
     from gloader.training.task import AnyLoader, Split
     from gloader.types import IdArray
 
@@ -211,8 +211,8 @@ class NodeTask:
         is_known = has_label(labels)
         return nodes[is_known], labels[is_known]
 
-    def _measured(self, outputs: NDArray[Any], labels: NDArray[Any]) -> Any:
-        """Return the metric's `Score` of ``outputs`` for ``labels``, of the same shape."""
+    def _measured(self, outputs: NDArray[Any], labels: NDArray[Any]) -> Score:
+        """Return the metric of ``outputs`` for ``labels``, of the same shape."""
         return self.measure.compute(outputs, labels, names=self._names, threshold=_LOGIT)
 
     def _summary(self, split: Split, outputs: NDArray[Any], labels: NDArray[Any]) -> Mapping[str, Any]:
@@ -241,16 +241,16 @@ class NodeTask:
 def _objective(kind: LabelKind, dataset: Dataset, class_weights: str) -> Objective:
     """Return the loss for labels of ``kind``. Reads the labels of the training nodes, except for equal classes."""
     if kind in ("classes", "binary"):
-        weights = None
-        if class_weights != "none":
-            labels = plain_classes(dataset.labels_of(dataset.train))
-            weights = class_weights_of(class_weights, labels, dataset.num_classes if kind == "classes" else 2)
+        if class_weights == "none":
+            return NODE_CLASSES if kind == "classes" else BinaryClasses()
+        labels = plain_classes(dataset.labels_of(dataset.train))
         if kind == "classes":
-            return NODE_CLASSES if weights is None else NodeClasses(weights)
-        return BinaryClasses(None if weights is None else (weights[0], weights[1]))
+            return NodeClasses(class_weights_of(class_weights, labels, dataset.num_classes))
+        weights = class_weights_of(class_weights, labels, 2)
+        return BinaryClasses((weights[0], weights[1]))
     width = dataset.labelled.label_width
     has_unknown = any(bool(np.isnan(labels).any()) for labels in _training_labels(dataset, width))
-    return (LabelBits if kind == "multilabel" else NodeValues)(width, has_unknown)
+    return LabelColumns(width, has_accuracy=kind == "multilabel", is_uneven=has_unknown)
 
 
 def _training_labels(dataset: Dataset, width: int) -> Iterator[NDArray[Any]]:
@@ -263,6 +263,4 @@ def _training_labels(dataset: Dataset, width: int) -> Iterator[NDArray[Any]]:
 
 def _beside(inference: HeteroInference, num_bytes: int) -> HeteroInference:
     """Return ``inference`` with ``num_bytes`` less memory."""
-    if not num_bytes:
-        return inference
     return replace(inference, memory_budget_bytes=inference.memory_budget_bytes - num_bytes)

@@ -112,88 +112,40 @@ class BinaryClasses:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelBits:
-    """Binary cross-entropy of k labels per seed, each 0 or 1. ``outputs`` are (B, k) logits.
+class LabelColumns:
+    """The loss of k labels per seed, as a mean over known labels. ``outputs`` are (B, k).
 
-    A NaN is an unknown label. It has no part in the loss, nor in its gradient.
+    Labels of 0 and 1 have logits as outputs and a binary cross-entropy; other values have a squared error. A NaN is an
+    unknown label. It has no part in the loss, nor in its gradient.
     """
 
     num_labels: int  # k
-    has_unknown: bool  # whether training labels are NaN
-
-    has_accuracy: ClassVar[bool] = True
-
-    @property
-    def is_uneven(self) -> bool:
-        """True if labels are unknown: batches then have different numbers of known labels."""
-        return self.has_unknown
+    has_accuracy: bool  # whether the labels are 0 and 1
+    is_uneven: bool  # whether training labels are NaN: batches then have different numbers of known labels
 
     def blank(self, count: int) -> torch.Tensor:
         """Return (count, k) float32."""
         return torch.zeros(count, self.num_labels)
 
     def count(self, batch: Any, /) -> int:
-        """Return the number of known labels."""
-        return _num_known(batch.y, has_unknown=self.has_unknown)
+        """Return the number of known labels. Waits for the device only if there may be unknown ones."""
+        return int((~batch.y.isnan()).sum()) if self.is_uneven else batch.y.numel()
 
     def loss(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
         """Return the mean over the known labels; 0 without any."""
-        if not self.has_unknown:
-            return functional.binary_cross_entropy_with_logits(outputs, batch.y)
+        of_labels = functional.binary_cross_entropy_with_logits if self.has_accuracy else functional.mse_loss
+        if not self.is_uneven:
+            return of_labels(outputs, batch.y)
+        known = ~batch.y.isnan()
         # An unknown label is replaced before the loss: the gradient of a NaN would be NaN, even times 0.
-        labels = torch.where(batch.y.isnan(), 0, batch.y)
-        losses = functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none")
-        return _mean_of_known(losses, batch.y)
+        losses = of_labels(outputs, torch.where(known, batch.y, 0), reduction="none")
+        return torch.where(known, losses, 0).sum() / known.sum().clamp(min=1)
 
     def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
-        """Return the number of known labels that are predicted correctly: 1 for a logit above 0."""
+        """Return the number of known labels that are predicted correctly: 1 for a logit above 0. 0 for other values."""
+        if not self.has_accuracy:
+            return outputs.new_zeros(())
         return (((outputs > 0) == (batch.y > 0)) & ~batch.y.isnan()).sum()
-
-
-@dataclass(frozen=True, slots=True)
-class NodeValues:
-    """Squared errors of k values per seed. ``outputs`` are (B, k). A NaN is an unknown value, without a loss."""
-
-    num_values: int  # k
-    has_unknown: bool  # whether training values are NaN
-
-    has_accuracy: ClassVar[bool] = False
-
-    @property
-    def is_uneven(self) -> bool:
-        """True if values are unknown: batches then have different numbers of known values."""
-        return self.has_unknown
-
-    def blank(self, count: int) -> torch.Tensor:
-        """Return (count, k) float32."""
-        return torch.zeros(count, self.num_values)
-
-    def count(self, batch: Any, /) -> int:
-        """Return the number of known values."""
-        return _num_known(batch.y, has_unknown=self.has_unknown)
-
-    def loss(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
-        """Return the mean over the known values; 0 without any."""
-        if not self.has_unknown:
-            return functional.mse_loss(outputs, batch.y)
-        # As in `LabelBits`.
-        values = torch.where(batch.y.isnan(), 0, batch.y)
-        return _mean_of_known((outputs - values).square(), batch.y)
-
-    def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:  # noqa: ARG002 - no value is right or wrong
-        """Return 0."""
-        return outputs.new_zeros(())
-
-
-def _num_known(labels: torch.Tensor, *, has_unknown: bool) -> int:
-    """Return the number of labels that are not NaN. Waits for the device only if there may be such labels."""
-    return int((~labels.isnan()).sum()) if has_unknown else labels.numel()
-
-
-def _mean_of_known(losses: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the mean of ``losses`` where ``labels``, of the same shape, are not NaN; 0 if all are NaN."""
-    known = ~labels.isnan()
-    return torch.where(known, losses, 0).sum() / known.sum().clamp(min=1)
 
 
 class TruePairs:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from gloader.core.ids import outside
+from gloader.core.ids import node_at_id, outside
 from gloader.errors import ConfigError, ShapeError
 from gloader.training.dataset_checks import KIND_OF_TASK
-from gloader.training.evaluate import logits_in_order, node_at_id, predict_classes, to_probabilities
+from gloader.training.evaluate import logits_in_order, predict_classes
 from gloader.training.link_prediction import SCORING_SHARE, pair_scorer
 from gloader.training.model_spec import LinkSpec
 from gloader.training.open_model import open_model
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
     Progress = Callable[[float], None]
+    Content = Literal["classes", "probabilities", "values"]
 
 
 def predict(
@@ -98,7 +99,7 @@ class Predictions:
     """Predicted columns for all nodes of the labelled type."""
 
     num_nodes: int
-    content: Literal["classes", "probabilities", "values"]
+    content: Content
     # Names of the columns, such as "class", "probability", or "probability_" with the name of a class or label.
     names: tuple[str, ...]
     # Consecutive rows (., columns), in the order of the nodes' original ids: int64 classes, float32 otherwise.
@@ -146,6 +147,9 @@ def predictions(
         raise ConfigError(
             "the checkpoint predicts values, which have no probabilities; leave probabilities=True out"
         )
+    content: Content = "probabilities"
+    if kind == "values" or (kind == "classes" and not probabilities):
+        content = kind
     table = dataset.labelled
     with open_model(
         dataset,
@@ -160,12 +164,8 @@ def predictions(
         with eager_release(), closing(chunks):
             yield Predictions(
                 num_nodes=table.num_nodes,
-                content="values"
-                if kind == "values"
-                else "classes"
-                if kind == "classes" and not probabilities
-                else "probabilities",
-                names=_column_names(kind, dataset, opened.encoder.out_dim, probabilities=probabilities),
+                content=content,
+                names=_column_names(content, kind, dataset, opened.encoder.out_dim),
                 chunks=(_predicted(chunk, kind, probabilities=probabilities) for chunk in chunks),
             )
 
@@ -179,36 +179,33 @@ def kind_of_checkpoint(checkpoint: Checkpoint) -> LabelKind:
     return KIND_OF_TASK[checkpoint.task]
 
 
-def _column_names(kind: LabelKind, dataset: Dataset, width: int, *, probabilities: bool) -> tuple[str, ...]:
+def _column_names(content: Content, kind: LabelKind, dataset: Dataset, width: int) -> tuple[str, ...]:
     """Return the names of the predicted columns. Pure.
 
     Parameters
     ----------
-    kind : the kind of the learned labels
+    content, kind : the predicted numbers, and the kind of the learned labels
     dataset : the dataset, which may name its classes or label columns
     width : number of the network's outputs
-    probabilities : see `predictions`
     """
-    if kind == "classes" and not probabilities:
+    if content == "classes":
         return ("class",)
-    if kind == "binary":
-        return ("probability",)
+    stem = "value" if content == "values" else "probability"
+    if kind == "binary" or (kind == "values" and width == 1):
+        return (stem,)
     names = dataset.label_names
     if names is None or len(names) != width:
         names = tuple(map(str, range(width)))
-    if kind == "values":
-        return ("value",) if width == 1 else tuple(f"value_{name}" for name in names)
-    return tuple(f"probability_{name}" for name in names)
+    return tuple(f"{stem}_{name}" for name in names)
 
 
 def _predicted(logits: torch.Tensor, kind: LabelKind, *, probabilities: bool) -> NDArray[Any]:
-    """Return the predicted rows for the network's outputs (m, width): (m, columns). May change ``logits``."""
+    """Return the predicted rows for the network's outputs (m, width): (m, columns). Pure."""
+    if kind == "values":
+        return logits.numpy()
     if kind == "classes":
         return (logits.softmax(dim=1) if probabilities else logits.max(dim=1, keepdim=True).indices).numpy()
-    outputs: NDArray[np.float32] = logits.numpy()
-    if kind != "values":
-        to_probabilities(outputs)
-    return outputs
+    return logits.sigmoid().numpy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,7 +332,7 @@ def score_pairs(
     Raises
     ------
     ConfigError
-        The checkpoint predicts node classes.
+        The checkpoint predicts labels of nodes.
     ShapeError
         ``pairs`` has another shape or dtype, or contains ids of missing nodes.
     CheckpointError, BudgetError
@@ -343,7 +340,7 @@ def score_pairs(
     """
     spec = checkpoint.spec
     if not isinstance(spec, LinkSpec):
-        raise ConfigError("the checkpoint predicts classes of nodes, and scores no pairs")
+        raise ConfigError("the checkpoint predicts labels of nodes, and scores no pairs")
     ids = checked_pairs(pairs)
     with open_model(
         dataset,
@@ -388,8 +385,5 @@ def _dataset_ids(table: NodeTable, ids: IdArray) -> IdArray:
         raise ShapeError(
             f"nodes of type {table.name!r} are 0..{table.num_nodes - 1}; these pairs name {wrong[:5].tolist()}"
         )
-    if table.original_ids is None:
-        return np.ascontiguousarray(ids)
-    number = np.empty(table.num_nodes, dtype=np.int64)
-    number[table.original_ids] = np.arange(table.num_nodes)
-    return number[ids]
+    node = node_at_id(table.original_ids)
+    return np.ascontiguousarray(ids) if node is None else node[ids]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Numbers: TypeAlias = NDArray[Any]
 
 
-_PIECE: Final = 1 << 16  # rows that are searched at once
+_PIECE: Final = 1 << 16  # rows that are searched at once; a known label is most often among the first
 _DIVERGED: Final = (
     "features are NaN, or the network diverged; clean them (gloader prepare refuses them without --allow-nan), or "
     "train with a lower --lr"
@@ -74,21 +74,11 @@ class ScoreColumn:
         )
         return counts
 
-    def first_known(self) -> float | None:
-        """Return the first known label; None without one."""
-        labels = self.labels[:, self.column]
-        for start in range(0, len(labels), _PIECE):
-            piece = labels[start : start + _PIECE]
-            known = piece[~np.isnan(piece)]
-            if len(known):
-                return float(known[0])
-        return None
+    def error_sums(self, *, with_variation: bool) -> tuple[float, float, float, float]:
+        """Return the number of known rows, and over them the sums of the absolute and of the squared errors.
 
-    def error_sums(self, center: float) -> NDArray[np.float64]:
-        """Return the number of known rows and four sums over them, (5,).
-
-        The sums are those of the absolute errors, the squared errors, the deviations of the labels from ``center``, and
-        the squares of these deviations.
+        The fourth number is the sum of the squared deviations of the labels from their mean. It is 0 if all known
+        labels are equal, and without ``with_variation``.
 
         Raises
         ------
@@ -97,8 +87,29 @@ class ScoreColumn:
         DivergedError
             A known row's predicted value is NaN or infinite.
         """
+        # The deviations from one of the labels are exactly 0 if all are equal. Those from the mean lose no digits.
+        center = self._first_known() if with_variation else None
+        sums = self._sums(center)
+        if center is not None and sums[4] > 0:
+            sums = self._sums(center + sums[3] / sums[0])
+        return sums[0], sums[1], sums[2], sums[4]
+
+    def _first_known(self) -> float | None:
+        """Return the first known label; None without one."""
+        for start in range(0, len(self.labels), _PIECE):
+            piece = self.labels[start : start + _PIECE, self.column]
+            known = piece[~np.isnan(piece)]
+            if len(known):
+                return float(known[0])
+        return None
+
+    def _sums(self, center: float | None) -> list[float]:
+        """Return the five sums of the kernel `error_sums`; the last two are 0 without a ``center``.
+
+        Raises : see `error_sums`
+        """
         sums = np.zeros((5, 2))
-        bad = error_sums(self.scores, self.labels, self.column, center, sums)
+        bad = error_sums(self.scores, self.labels, self.column, center or 0.0, center is not None, sums)
         if bad >= 0:
             label, value = float(self.labels[bad, self.column]), float(self.scores[bad, self.column])
             if np.isinf(label):
@@ -108,7 +119,7 @@ class ScoreColumn:
             raise DivergedError(
                 f"the value predicted for row {bad} of the {self.words} is {value}: {_DIVERGED}"
             )
-        total: NDArray[np.float64] = sums.sum(axis=1)
+        total: list[float] = sums.sum(axis=1).tolist()
         return total
 
     def _refuse(self, bad: int) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 
 from gloader.core.kernels import njit
 
-_BLOCK: Final = 128  # rows whose plain sums are added as one term: as exact as the numbers, and faster
+# Rows whose plain sums are added as one term. The error of a plain sum of so many numbers is below 3e-14 of their sum.
+_BLOCK: Final = 256
 
 
 @njit(cache=True, nogil=True)
@@ -168,14 +169,50 @@ def _add(sums: Any, place: int, term: float) -> None:
 
 
 @njit(cache=True, nogil=True)
-def error_sums(values: Any, labels: Any, column: int, center: float, sums: Any) -> Any:
+def _block_sums(
+    values: Any,
+    labels: Any,
+    column: int,
+    center: float,
+    start: int,
+    stop: int,
+    is_checked: bool,
+    has_center: bool,
+) -> Any:
+    """Return plain sums over the rows from ``start`` up to ``stop``, and the first row that is refused, -1 without one.
+
+    The five sums are those of `error_sums`. Unknown labels are left out, and rows refused, only with ``is_checked``:
+    the loop without these branches is about twice as fast.
+    """
+    num, absolute, squared, shift, spread = 0.0, 0.0, 0.0, 0.0, 0.0
+    for row in range(start, stop):
+        label = np.float64(labels[row, column])
+        error = np.float64(values[row, column]) - label
+        if is_checked:
+            if np.isnan(label):
+                continue
+            if not np.isfinite(error):
+                return num, absolute, squared, shift, spread, row
+        num += 1.0
+        absolute += abs(error)
+        squared += error * error
+        if has_center:
+            deviation = label - center
+            shift += deviation
+            spread += deviation * deviation
+    return num, absolute, squared, shift, spread, np.int64(-1)
+
+
+@njit(cache=True, nogil=True)
+def error_sums(values: Any, labels: Any, column: int, center: float, has_center: bool, sums: Any) -> Any:
     """Sum the errors of the predicted values, and the labels about ``center``.
 
     Parameters
     ----------
     values, labels : (n, k) floats; a label that is NaN is unknown
     column : the column to read
-    center : a number near the labels' mean; 0 if it is not known
+    center : a number near the labels' mean
+    has_center : whether the labels are summed, too; without these sums the loop is about 1.5 times as fast
     sums : (5, 2) float64: over known rows the number, the absolute errors, the squared errors, the labels' deviations
         from ``center`` and their squares, each as a sum and its compensation; zeros before the call
 
@@ -184,24 +221,18 @@ def error_sums(values: Any, labels: Any, column: int, center: float, sums: Any) 
     the first known row with an infinite label or a value that is not finite, -1 without one
     """
     for start in range(0, values.shape[0], _BLOCK):
-        num, absolute, squared, shift, spread = 0.0, 0.0, 0.0, 0.0, 0.0
-        for row in range(start, min(start + _BLOCK, values.shape[0])):
-            label = np.float64(labels[row, column])
-            if np.isnan(label):
-                continue
-            error, deviation = np.float64(values[row, column]) - label, label - center
-            if not np.isfinite(error):
-                return row
-            num += 1.0
-            absolute += abs(error)
-            squared += error * error
-            shift += deviation
-            spread += deviation * deviation
-        _add(sums, 0, num)
-        _add(sums, 1, absolute)
-        _add(sums, 2, squared)
-        _add(sums, 3, shift)
-        _add(sums, 4, spread)
+        stop = min(start + _BLOCK, values.shape[0])
+        terms = _block_sums(values, labels, column, center, start, stop, False, has_center)
+        if not np.isfinite(terms[1]):
+            terms = _block_sums(values, labels, column, center, start, stop, True, has_center)
+            if terms[5] >= 0:
+                return terms[5]
+        _add(sums, 0, terms[0])
+        _add(sums, 1, terms[1])
+        _add(sums, 2, terms[2])
+        if has_center:
+            _add(sums, 3, terms[3])
+            _add(sums, 4, terms[4])
     return np.int64(-1)
 
 

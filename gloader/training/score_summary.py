@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.dataset.values import LabelKind
     from gloader.training.score_columns import Numbers, ScoreColumn
-    from gloader.training.scores import LabelKind
 
-_VERSION: Final = 1
-_MOST_LISTED: Final = (
-    40  # classes of a matrix, and rows of a table of labels or columns; more would not be read
-)
+_VERSION: Final = 1  # of the content
+# Classes of a matrix, and rows of a table of labels or columns; more would not be read.
+_MOST_LISTED: Final = 40
 _MOST_DRAWN: Final = 3  # labels or columns with pictures: the best, the median and the worst
 _MOST_PAIRS: Final = 20  # confused pairs of classes
 _MOST_COUNTED: Final = 1000  # classes with counted confusion: a matrix of 8 MB
@@ -36,7 +35,7 @@ _MOST_CHARACTERS: Final = 60  # of a name
 _CELLS: Final = 100  # along a curve, which has up to two points in each; a chart is about 440 pixels wide
 _BINS: Final = 10  # of predicted probabilities
 _GRID: Final = 32  # cells along each axis of predicted against true values
-_PIECE: Final = 1 << 16  # rows that are read at once
+_PIECE: Final = 1 << 16  # rows that are read at once, so that temporary arrays take about 1 MB
 _DIGITS: Final = 5  # significant digits of drawn values, finer than a pixel
 
 
@@ -207,9 +206,8 @@ def _of_values(columns: Sequence[ScoreColumn], names: Sequence[str] | None) -> d
     rows = []
     for place, column in enumerate(columns):
         row: dict[str, Any] = {"name": _name(names, place), "num": 0, "mae": None, "rmse": None, "r2": None}
-        if (first := column.first_known()) is not None:
-            num, absolute, squared, shift, _ = column.error_sums(first).tolist()
-            variation = float(column.error_sums(first + shift / num)[4])
+        num, absolute, squared, variation = column.error_sums(with_variation=True)
+        if num:
             row |= {"num": int(num), "mae": absolute / num, "rmse": (squared / num) ** 0.5}
             row["r2"] = 1 - squared / variation if variation > 0 else None
         rows.append({**row, "place": place})

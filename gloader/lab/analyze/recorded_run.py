@@ -100,7 +100,7 @@ def plan_recorded_seeds(dataset: Dataset, settings: LoaderSettings, header: RunH
             # `Loader`'s batches.
             are_named=dataset.kind == "hetero" or not isinstance(settings.sampling.fanouts, tuple),
             links=_links_of(dataset, stream) if "links" in stream else None,
-            # A run with --balance classes. Other groups, of a program's own, are found out by `require_same_stream`.
+            # The draws of --balance classes. `require_same_stream` refuses a run whose program drew from other groups.
             drawn=balanced_seeds(dataset) if stream.get("is_grouped") else None,
             rank=ranks.rank or 0,
             world_size=ranks.world_size or 1,

@@ -28,7 +28,7 @@ from gloader.observe.peak_memory import PeakMemory
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training import run_budget, train, trainer
 from gloader.training.checkpoint.save import load_checkpoint
-from gloader.training.evaluate import accuracy, evaluate
+from gloader.training.evaluate import evaluate
 from gloader.training.inference.layer_rows import InputRows
 from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.training.model_spec import ModelSpec
@@ -644,12 +644,12 @@ def test_labelled_nodes_alone_are_counted(communities) -> None:
             graph=communities.load_graph(), features=features, memory_budget_bytes=1 << 20
         )
         model = spec.build()
-        whole = accuracy(model, job, nodes, communities.labels_of(nodes))
-        labels = communities.labels_of(nodes)
-        labels[5:] = -1
-        first = accuracy(model, job, nodes[:5], labels[:5])
-        assert accuracy(model, job, nodes, labels) == first
-        assert accuracy(model, job, nodes, np.full(len(nodes), -1)) is None
+        labels = communities.labels_of(np.arange(communities.num_nodes))
+        whole = evaluate(model, job, labels, {"test": nodes})["test"]
+        first = evaluate(model, job, labels, {"test": nodes[:5]})
+        labels[nodes[5:]] = -1
+        assert evaluate(model, job, labels, {"test": nodes}) == first
+        assert evaluate(model, job, np.full(len(labels), -1), {"test": nodes}) == {"test": None}
     assert 0.0 <= whole <= 1.0
 
 

@@ -147,7 +147,7 @@ def test_the_command_writes_classes_and_rows_in_the_order_of_the_source(dataset,
     [
         (
             ["--type", "author"],
-            "only nodes of type 'paper' have classes; give --layer to write a layer's output",
+            "only nodes of type 'paper' have labels; give --layer to write a layer's output",
         ),
         (
             ["--type", "venue", "--layer", "1"],

@@ -15,7 +15,7 @@ from gloader.errors import ConfigError, ScoreError
 from gloader.training.class_weights import balanced_seeds, class_weights_of
 from gloader.training.dataset_checks import require_dataset
 from gloader.training.node_task import NodeTask
-from gloader.training.objectives import BinaryClasses, LabelBits, NodeClasses, NodeValues
+from gloader.training.objectives import NODE_CLASSES, BinaryClasses, LabelColumns, NodeClasses
 from gloader.training.train import resolved_settings, run_config
 
 if TYPE_CHECKING:
@@ -73,22 +73,22 @@ def of_kind(tmp_path_factory) -> dict[str, Dataset]:
 @pytest.mark.parametrize(
     ("labels", "task", "name", "metric", "width", "objective"),
     [
-        ("classes", "node", "node", "acc", 3, NodeClasses),
-        ("classes", "classes", "node", "acc", 3, NodeClasses),
-        ("two", "node", "node", "acc", 2, NodeClasses),
-        ("two", "binary", "binary", "auroc", 1, BinaryClasses),
-        ("binary", "node", "binary", "auroc", 1, BinaryClasses),
-        ("binary", "multilabel", "multilabel", "auroc", 1, LabelBits),
-        ("multilabel", "node", "multilabel", "auroc", 3, LabelBits),
-        ("values", "node", "regression", "rmse", 1, NodeValues),
-        ("multilabel", "regression", "regression", "rmse", 3, NodeValues),
+        ("classes", "node", "node", "acc", 3, NODE_CLASSES),
+        ("classes", "classes", "node", "acc", 3, NODE_CLASSES),
+        ("two", "node", "node", "acc", 2, NODE_CLASSES),
+        ("two", "binary", "binary", "auroc", 1, BinaryClasses()),
+        ("binary", "node", "binary", "auroc", 1, BinaryClasses()),
+        ("binary", "multilabel", "multilabel", "auroc", 1, LabelColumns(1, True, False)),
+        ("multilabel", "node", "multilabel", "auroc", 3, LabelColumns(3, True, False)),
+        ("values", "node", "regression", "rmse", 1, LabelColumns(1, False, False)),
+        ("multilabel", "regression", "regression", "rmse", 3, LabelColumns(3, False, False)),
     ],
 )
 def test_the_task_follows_the_labels(of_kind, labels, task, name, metric, width, objective) -> None:
     dataset = of_kind[labels]
     found = NodeTask.of(_settings(task), dataset)
     assert (found.name, found.metric, found.spec.out_dim) == (name, metric, width)
-    assert isinstance(found.objective, objective)
+    assert found.objective == objective
     assert found.is_error == (metric == "rmse")
     settings = resolved_settings(_settings(task), dataset)
     assert (settings.task, settings.links.metric) == (name, metric)
@@ -100,8 +100,8 @@ def test_the_task_follows_the_labels(of_kind, labels, task, name, metric, width,
 
 
 def test_an_unknown_training_label_is_masked(of_kind) -> None:
-    assert NodeTask.of(_settings(), of_kind["unknown"]).objective == LabelBits(3, True)
-    assert NodeTask.of(_settings(), of_kind["multilabel"]).objective == LabelBits(3, False)
+    assert NodeTask.of(_settings(), of_kind["unknown"]).objective == LabelColumns(3, True, True)
+    assert NodeTask.of(_settings(), of_kind["multilabel"]).objective == LabelColumns(3, True, False)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_balanced_weights_have_the_closed_form(of_kind) -> None:
 
 @pytest.mark.parametrize(
     ("text", "num_classes", "expected"),
-    [("none", 3, None), ("1,5", 2, (1.0, 5.0)), ("5", 2, (1.0, 5.0)), ("1, 2.5,3", 3, (1.0, 2.5, 3.0))],
+    [("1,5", 2, (1.0, 5.0)), ("5", 2, (1.0, 5.0)), ("1, 2.5,3", 3, (1.0, 2.5, 3.0))],
 )
 def test_weights_are_read_as_typed(text, num_classes, expected) -> None:
     assert class_weights_of(text, np.array([0, 1]), num_classes) == expected

@@ -10,9 +10,8 @@ from gloader.training.objectives import (
     LINK_OBJECTIVES,
     NODE_CLASSES,
     BinaryClasses,
-    LabelBits,
+    LabelColumns,
     NodeClasses,
-    NodeValues,
 )
 
 
@@ -95,17 +94,13 @@ def test_weights_of_classes_multiply_the_loss_of_each_seed() -> None:
     )
 
 
-@pytest.mark.parametrize("objective", [LabelBits(3, has_unknown=True), NodeValues(3, has_unknown=True)])
+@pytest.mark.parametrize("objective", [LabelColumns(3, True, True), LabelColumns(3, False, True)])
 def test_unknown_labels_have_neither_loss_nor_gradient(objective) -> None:
     """As a mean over the known ones alone, whose gradient at the others is 0 and not NaN."""
     batch = _labels([[1.0, NAN, 0.0], [NAN, NAN, 1.0]])
     outputs = torch.randn(2, 3, requires_grad=True)
     known = ~batch.y.isnan()
-    of_known = (
-        functional.binary_cross_entropy_with_logits
-        if isinstance(objective, LabelBits)
-        else functional.mse_loss
-    )
+    of_known = functional.binary_cross_entropy_with_logits if objective.has_accuracy else functional.mse_loss
     loss = objective.loss(outputs, batch)
     torch.testing.assert_close(loss, of_known(outputs[known], batch.y[known]))
     assert objective.count(batch) == 3
@@ -113,20 +108,20 @@ def test_unknown_labels_have_neither_loss_nor_gradient(objective) -> None:
     assert bool(((outputs.grad == 0) == ~known).all())
 
 
-@pytest.mark.parametrize("kind", [LabelBits, NodeValues])
-def test_known_labels_give_the_same_loss_with_and_without_a_mask(kind) -> None:
+@pytest.mark.parametrize("are_bits", [True, False])
+def test_known_labels_give_the_same_loss_with_and_without_a_mask(are_bits) -> None:
     batch, outputs = _labels([[1.0, 0.0], [0.0, 0.0]]), torch.randn(2, 2)
-    masked, plain = kind(2, has_unknown=True), kind(2, has_unknown=False)
+    masked, plain = LabelColumns(2, are_bits, True), LabelColumns(2, are_bits, False)
     torch.testing.assert_close(masked.loss(outputs, batch), plain.loss(outputs, batch))
     assert (masked.count(batch), plain.count(batch)) == (4, 4)
     assert (masked.is_uneven, plain.is_uneven) == (True, False)
 
 
-@pytest.mark.parametrize("kind", [LabelBits, NodeValues])
-def test_a_batch_without_a_known_label_has_no_loss(kind) -> None:
+@pytest.mark.parametrize("are_bits", [True, False])
+def test_a_batch_without_a_known_label_has_no_loss(are_bits) -> None:
     """As a rank may meet one, which must still take part in the step."""
     outputs = torch.randn(1, 2, requires_grad=True)
-    objective, batch = kind(2, has_unknown=True), _labels([[NAN, NAN]])
+    objective, batch = LabelColumns(2, are_bits, True), _labels([[NAN, NAN]])
     loss = objective.loss(outputs, batch)
     loss.backward()
     assert (float(loss.detach()), objective.count(batch), outputs.grad.tolist()) == (0.0, 0, [[0.0, 0.0]])
@@ -135,8 +130,8 @@ def test_a_batch_without_a_known_label_has_no_loss(kind) -> None:
 def test_labels_count_as_right_where_they_are_known() -> None:
     batch = _labels([[1.0, NAN, 0.0], [0.0, 1.0, 1.0]])
     outputs = torch.tensor([[2.0, 5.0, 3.0], [-1.0, 1.0, -1.0]])
-    assert LabelBits(3, has_unknown=True).right(outputs, batch) == 3
-    assert not NodeValues(3, has_unknown=True).has_accuracy
+    assert LabelColumns(3, has_accuracy=True, is_uneven=True).right(outputs, batch) == 3
+    assert LabelColumns(3, has_accuracy=False, is_uneven=True).right(outputs, batch) == 0
 
 
 @pytest.mark.parametrize(
@@ -144,8 +139,8 @@ def test_labels_count_as_right_where_they_are_known() -> None:
     [
         (NODE_CLASSES, (4,)),
         (BinaryClasses(), (4,)),
-        (LabelBits(2, False), (4, 2)),
-        (NodeValues(1, False), (4, 1)),
+        (LabelColumns(2, True, False), (4, 2)),
+        (LabelColumns(1, False, False), (4, 1)),
     ],
 )
 def test_a_blank_batch_has_a_loss(objective, shape) -> None:

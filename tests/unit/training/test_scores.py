@@ -143,18 +143,6 @@ def test_no_label_with_both_classes_names_the_first_of_them():
         score("auroc", labels, labels, names=["toxic", "rude", "mean"])
 
 
-def test_the_labels_alone_tell_whether_a_metric_is_defined():
-    METRICS["auroc"].require_defined("binary", np.array([0, 1]))
-    METRICS["r2"].require_defined("values", floats(0, 1))
-    METRICS["f1-macro"].require_defined("classes", np.array([-1, 4]))
-    with pytest.raises(ScoreError, match=r"^auroc needs labels of both classes"):
-        METRICS["auroc"].require_defined("binary", np.array([1, 1]))
-    with pytest.raises(ScoreError, match=r"^r2 is not defined for labels \('price'\)"):
-        METRICS["r2"].require_defined("values", floats(1, 1), names=["price"])
-    with pytest.raises(ScoreError, match=r"^acc needs a known label"):
-        METRICS["acc"].require_defined("classes", np.array([-1]))
-
-
 @pytest.mark.parametrize("name", ["auroc", "ap", "acc", "f1", "f1-macro"])
 def test_scores_that_are_nan_and_labels_that_are_neither_0_nor_1_are_refused(name):
     with pytest.raises(
@@ -175,6 +163,10 @@ def test_values_and_labels_that_are_not_finite_are_refused(name):
         score(name, floats(1, NAN), floats(1, 2))
     with pytest.raises(ScoreError, match=r"^row 1 of the labels is inf; a label is a finite number, or NaN"):
         score(name, floats(1, 1), floats(1, np.inf))
+    labels, values = np.arange(600.0, dtype=np.float32), np.ones(600, np.float32)
+    labels[300], values[400:] = NAN, np.inf
+    with pytest.raises(DivergedError, match=r"^the value predicted for row 400 of the labels is inf: "):
+        score(name, values, labels)
 
 
 def test_shapes_and_dtypes_that_do_not_fit_are_refused():
