@@ -293,7 +293,10 @@ class NumberedGraph:
         report, kind = self._numberings[nodes.name].resolve(), self._numberings[nodes.name].kind
         if nodes.table is None:
             return f"of the edges, in order of first appearance, {kind}, {report.num_nodes:,}"
+        lacking = ["features 0"] * nodes.has_features + ["no label"] * nodes.is_labelled
         made = f" and {report.num_made:,} made for keys of edges" if report.num_made else ""
+        if made and lacking:
+            made += f": {', '.join(lacking)}"
         return f"{nodes.key} of {nodes.table.path.name}, {kind}, {report.num_given:,}{made}"
 
 
