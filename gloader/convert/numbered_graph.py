@@ -240,7 +240,7 @@ class NumberedGraph:
         given, count = self._given[nodes.name], self._counts[nodes.name]
         names: tuple[str, ...] = ()
         if nodes.labels is not None and nodes.table is not None:
-            read = read_label_columns(
+            labels, names = read_label_columns(
                 nodes.table,
                 nodes.labels.columns,
                 as_=nodes.labels.as_,
@@ -248,7 +248,6 @@ class NumberedGraph:
                 budget_bytes=self._budget_bytes,
                 notes=self._graph.notes,
             )
-            labels, names = read.values, read.names
         elif nodes.read_labels is not None:
             labels = nodes.read_labels(given)
         else:

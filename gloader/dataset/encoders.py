@@ -44,7 +44,10 @@ _FLAG: Final = "missing"
 _UNSEEN: Final = -1  # the code of a value that no training row has
 # Normal scores end where the share is 1e-7 away from 0 and 1, as in scikit-learn's QuantileTransformer.
 _LEAST_SHARE: Final = 1e-7
-_CURE: Final = "write a value there, or say what stands for it with missing: zero, mean or flag (--missing)"
+# The advice on a missing value that no setting fills.
+MISSING_CURE: Final = (
+    "write a value there, or say what stands for it with missing: zero, mean or flag (--missing)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +148,7 @@ class ColumnEncoder:
         """Return the features (n, c) or (n, 1) of categories, and a mask of missing values."""
         codes, is_missing = self.codes(column, place=place)
         if self.missing in {"error", "keep"} and is_missing.any():
-            raise place.refused(int(is_missing.argmax()), "missing", _CURE)
+            raise place.refused(int(is_missing.argmax()), "missing", MISSING_CURE)
         if self.kind == "index":
             return codes.astype(np.float32)[:, None], is_missing
         rows = np.zeros((len(codes), len(self.values) + self.has_other), np.float32)
@@ -171,7 +174,7 @@ class ColumnEncoder:
         found = numbers(column, width=self.width, place=place)
         # Scaled numbers are floats in any case. Numbers that stay as they are may be ids, which must not be rounded.
         if not may_round and self.kind in {"number", "vector"}:
-            is_bad = found.is_inexact | (found.is_finite & is_rounded(found.values))
+            is_bad = found.is_inexact | (np.isfinite(found.values) & is_rounded(found.values))
             if is_bad.any():
                 row, entry = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
                 value = found.values[row, entry]
@@ -217,7 +220,7 @@ class ColumnEncoder:
         value = values[row, entry]
         seen = "missing" if np.isnan(value) else f"{value}"
         entry_text = f" (entry {entry} of its list)" if self.width > 1 else ""
-        raise place.refused(int(row), seen + entry_text, _CURE)
+        raise place.refused(int(row), seen + entry_text, MISSING_CURE)
 
     def _scaled(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the features (n, width) of numbers without missing ones, before they are rounded to float32."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gloader.convert.columns.fits import fit_of
-from gloader.convert.columns.specs import kind_in, named_columns
+from gloader.convert.columns.specs import kind_in
+from gloader.convert.readers.table_streams import counted_batches
 from gloader.convert.source import FeatureStream
 from gloader.core.units import format_bytes
 from gloader.dataset.column_values import Place
@@ -155,8 +156,8 @@ def _fitted(
     what: str,
 ) -> Encoders:
     """Return the encoders of the columns ``specs``, fitted to the rows of the mask ``is_train`` (N,)."""
-    where, num_rows = str(table.path), len(is_train)
-    columns = named_columns(specs)
+    where, first = str(table.path), 0
+    columns = tuple(dict.fromkeys(each.name for each in specs))
     widths = {name: table.width(name) for name in columns}
     # Columns of plain numbers hold nothing that grows; the memory is divided among the others.
     growing = [each for each in specs if each.kind in CATEGORIES or each.kind == "quantile"]
@@ -170,21 +171,15 @@ def _fitted(
         )
         for spec in specs
     ]
-    first = 0
     block_rows = max(1, min(_BLOCK_ROWS, _BLOCK_NUMBERS // sum(widths.values())))
-    for block in row_blocks(table.read_arrow(columns, error=SourceError), block_rows):
-        if first + block.num_rows > num_rows:
-            raise ShapeError(f"{where} has more than the {num_rows} rows that are expected")
+    batches = (batch for _, batch in counted_batches(table, columns, len(is_train)))
+    for block in row_blocks(batches, block_rows):
         chosen = is_train[first : first + block.num_rows]
         for fit in fits:
             place = Place(where=where, column=fit.spec.name, first=first, error=FeatureValueError)
             fit.add(block.column(fit.spec.name), chosen, place=place)
         first += block.num_rows
-    if first != num_rows:
-        raise ShapeError(f"{where} has {first} rows, and {num_rows} are expected")
-    for fit in fits:
-        fit.check(where)
-    encoders = Encoders(columns=tuple(fit.encoder() for fit in fits))
+    encoders = Encoders(columns=tuple(fit.encoder(where) for fit in fits))
     _require_storable(encoders, where, budget_bytes)
     lines = [
         f"{fit.spec.name}: {fit.note(encoder)}" for fit, encoder in zip(fits, encoders.columns, strict=True)

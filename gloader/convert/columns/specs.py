@@ -21,8 +21,6 @@ from gloader.dataset.encoders import CATEGORIES, KINDS
 from gloader.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gloader.convert.readers.table_streams import NumberTable
     from gloader.dataset.encoders import EncoderKind, Score
 
@@ -250,8 +248,3 @@ def microseconds_text(value: int) -> str:
     """Return a time in microseconds since 1970 as text, such as "2024-01-31" or "2024-01-31 12:30:00". Pure."""
     text = str(np.datetime64(value, "us")).replace("T", " ")
     return text.removesuffix(".000000").removesuffix(" 00:00:00")
-
-
-def named_columns(specs: Sequence[ColumnSpec]) -> tuple[str, ...]:
-    """Return the columns that are read, each once. Pure."""
-    return tuple(dict.fromkeys(each.name for each in specs))

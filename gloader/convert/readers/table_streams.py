@@ -30,7 +30,8 @@ from gloader.convert.readers.node_arrays import to_ids
 from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream
 from gloader.core.malformed import shown
 from gloader.core.rounding import as_float32, is_rounded, of_rounding
-from gloader.errors import FeatureValueError, GraphError, SourceError
+from gloader.dataset.column_values import Place, plain_column
+from gloader.errors import FeatureValueError, GraphError, ShapeError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -367,6 +368,40 @@ def _joined(pieces: list[Columns]) -> Columns:
         if len(pieces) == 1
         else tuple(np.concatenate(column) for column in zip(*pieces, strict=True))
     )
+
+
+def counted_batches(
+    table: NumberTable, columns: Sequence[str], num_rows: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the batches of `NumberTable.read_arrow`, each with the number of its first row.
+
+    Raises
+    ------
+    ShapeError
+        The table has other than ``num_rows`` rows.
+    SourceError
+        The file is malformed, truncated or corrupt.
+    """
+    first = 0
+    for batch in table.read_arrow(columns, error=SourceError):
+        if first + batch.num_rows > num_rows:
+            raise ShapeError(f"{table.path} has more than the {num_rows} rows that are expected")
+        yield first, batch
+        first += batch.num_rows
+    if first != num_rows:
+        raise ShapeError(f"{table.path} has {first} rows, and {num_rows} are expected")
+
+
+def placed_columns(
+    table: NumberTable, columns: Sequence[str], num_rows: int
+) -> Iterator[tuple[tuple[Any, Place], ...]]:
+    """Yield pyarrow's array and its place for each of the ``columns``, batch by batch. Raises as `counted_batches`."""
+    where = str(table.path)
+    for first, batch in counted_batches(table, columns, num_rows):
+        yield tuple(
+            (plain_column(array), Place(where=where, column=name, first=first, error=SourceError))
+            for name, array in zip(columns, batch.columns, strict=True)
+        )
 
 
 def is_number(table: NumberTable, column: str) -> bool:
