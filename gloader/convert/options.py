@@ -10,7 +10,7 @@ three parts ("80/10/10", or (0.8, 0.1, 0.1)).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from gloader.core.malformed import shown
 from gloader.errors import ConfigError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gloader.core.ids import RangePart
+    from gloader.dataset.encoders import Missing
 
 
 NONE: Final = "none"  # given instead of a column name, it leaves out times or features
@@ -137,7 +138,7 @@ SplitBy: TypeAlias = Literal["random", "time"]  # see `PrepareOptions.edge_split
 LabelsAs: TypeAlias = Literal["classes", "values"]  # see `SourceOptions.labels_as`
 # What stands for a missing feature: 0, the mean of the training rows, or this mean beside a column that is 1.
 Fill: TypeAlias = Literal["zero", "mean", "flag"]
-FILLS: Final = ("zero", "mean", "flag")
+FILLS: Final[tuple[Fill, ...]] = get_args(Fill)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +235,7 @@ class PrepareOptions:
         return self.edge_dtype or "float32"
 
     @property
-    def missing_rule(self) -> Literal["error", "zero", "mean", "flag", "keep"]:
+    def missing_rule(self) -> Missing:
         """The rule for missing features, as an encoder takes it. Raises ConfigError for options that contradict."""
         if self.missing is not None and self.missing not in FILLS:
             raise ConfigError(f"missing {shown(self.missing)}; allowed: {', '.join(FILLS)}")
