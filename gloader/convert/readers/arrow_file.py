@@ -7,7 +7,6 @@ file's messages and counted in `ArrowBatches.reading_bytes`.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,8 @@ import pyarrow.ipc as paipc
 
 from gloader.convert.readers.arrow_messages import ARROW_MAGIC, message_sizes
 from gloader.convert.readers.npy_file import MappedFile
-from gloader.convert.readers.typed_table import TypedTable
-from gloader.core.malformed import MALFORMED
-from gloader.errors import GloaderError, SourceError
+from gloader.convert.readers.typed_table import TypedTable, naming_file
+from gloader.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
 
 # First bytes of Feather's version 1, an older format.
 _OLD_FEATHER = b"FEA1"
+_PROBLEM = "is no Arrow file, or is truncated or corrupt"
 
 
 def open_arrow_table(path: Path) -> TypedTable:
@@ -36,13 +35,13 @@ def open_arrow_table(path: Path) -> TypedTable:
     SourceError
         The file is not an Arrow file, is truncated, or two columns share a name.
     """
-    with _reading(path):
+    with naming_file(path, _PROBLEM):
         return TypedTable.over(open_arrow_batches(path))
 
 
 def open_arrow_batches(path: Path) -> ArrowBatches:
     """Open an Arrow file or stream as its batches. Raises as `open_arrow_table`, except for names."""
-    with _reading(path):
+    with naming_file(path, _PROBLEM):
         num_bytes = path.stat().st_size
         content: Any = MappedFile(path).part(0, num_bytes) if num_bytes else b""
         if bytes(content[:4]) == _OLD_FEATHER:
@@ -74,7 +73,7 @@ class ArrowBatches:
 
     def batches(self, columns: Sequence[str], max_rows: int) -> Iterator[pa.RecordBatch]:
         """Yield the named columns in batches; see `BatchFile.batches`."""
-        with _reading(self.path):
+        with naming_file(self.path, _PROBLEM):
             content = MappedFile(self.stored).part(0, self.stored.stat().st_size)
             numbers = [self.schema.get_field_index(name) for name in columns]
             reader = _reader(content, is_stream=self.is_stream, columns=numbers)
@@ -102,14 +101,3 @@ def _reader(content: Any, *, is_stream: bool, columns: list[int] | None) -> Any:
 def _batches_of(reader: Any) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of a file one after another."""
     return map(reader.get_batch, range(reader.num_record_batches))
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn read errors into a SourceError that names the file."""
-    try:
-        yield
-    except GloaderError:
-        raise
-    except (pa.ArrowException, OSError, *MALFORMED) as error:
-        raise SourceError(f"{path} is no Arrow file, or is truncated or corrupt: {error}") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gloader.convert.readers.column_names import listed
@@ -23,6 +23,7 @@ class PartedTable:
 
     path: Path  # the folder or pattern
     parts: tuple[NumberTable, ...]  # the files, at least one
+    row_ids: None = field(default=None, init=False)  # `of` refuses parts with row ids
 
     @classmethod
     def of(cls, path: Path, parts: Sequence[NumberTable]) -> PartedTable:
@@ -73,11 +74,6 @@ class PartedTable:
     def index(self) -> tuple[str, ...]:
         """The columns that number the rows, such as a pandas index."""
         return tuple(dict.fromkeys(name for part in self.parts for name in part.index))
-
-    @property
-    def row_ids(self) -> None:
-        """None, because `of` refuses parts with row ids."""
-        return
 
     @property
     def counts_columns(self) -> bool:
