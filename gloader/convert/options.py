@@ -136,7 +136,7 @@ NOT_USED: Final = "not used"
 OrderName: TypeAlias = Literal["none", "degree", "community"]  # see `PrepareOptions.order`
 SplitBy: TypeAlias = Literal["random", "time"]  # see `PrepareOptions.edge_split_by`
 LabelsAs: TypeAlias = Literal["classes", "values"]  # see `SourceOptions.labels_as`
-# What stands for a missing feature: 0, the mean of the training rows, or this mean beside a column that is 1.
+# The fill for a missing feature: 0, the mean of the training rows, or this mean and one more column that is 1.
 Fill: TypeAlias = Literal["zero", "mean", "flag"]
 FILLS: Final[tuple[Fill, ...]] = get_args(Fill)
 
@@ -152,7 +152,7 @@ class SourceOptions:
     dst: str | None = None  # for edges:FILE, the column of destinations; None means that it is found by name
     nodes: Path | None = None  # for edges:FILE, the table of nodes, whose keys the edges name
     node_key: str | None = (
-        None  # for edges:FILE, the column of keys in ``nodes``; None means that it is found by name
+        None  # for edges:FILE, the keys' column in ``nodes``; None means that it is found by name
     )
     columns: str | None = None  # for edges:FILE, the columns of ``nodes`` that become features
     keys: bool = False  # for edges:FILE, the ends are keys, which make the nodes
@@ -207,7 +207,7 @@ class PrepareOptions:
     dtype: str | None = None
     edge_dtype: str | None = None  # the stored edge feature dtype, with the same values
     allow_nan: bool = False  # features may be NaN or infinite
-    missing: Fill | None = None  # what stands for NaN and infinity in features; None refuses them
+    missing: Fill | None = None  # the fill for NaN and infinity in features; None refuses them
     order: OrderName = "none"  # node order: as in the source, by falling out-degree, or by community
     # The shares of edges in the link tables train, valid and test; edges of the last two are left out of the graph.
     # None means no edge split.

@@ -61,7 +61,7 @@ _USUAL_DEGREE = 32
 _CHUNK_KEYS = 1 << 16  # maximum number of keys per chunk
 # Bytes per key of a chunk: copies of the key, and its offset, hash and entry in the index with their copies.
 _KEY_COPIES, _KEY_CHUNK_BYTES = 4, 128
-# Bytes for the sort of an index: per key if all are sorted at once, and at least.
+# Bytes of memory for the sort of an index: per key if all keys are sorted at once, and the minimum.
 _KEY_SORT_BYTES, _LEAST_SORT_BYTES = 160, 1 << 20
 _PAIR_BYTES = 32  # bytes per row of a link table: source, destination, position and reverse position
 _LABEL_BYTES = {None: 0, "float32": 4, "int64": 8}  # bytes per link label by dtype; None means no labels
@@ -401,7 +401,7 @@ def _key_shares(nodes: NodeSource, *, budget_bytes: int) -> KeyShares:
 def _key_sizes(nodes: NodeSource, shares: KeyShares) -> PartSizes:
     """Return the memory and disk for a type's keys and their index."""
     count, key_bytes = nodes.num_nodes, 0 if nodes.keys is None else nodes.keys.num_bytes
-    # Each key has an offset at most, a hash and a node. The buckets of the index take less than the hashes.
+    # Each text has an offset, and each key a hash and a node. The buckets of the index take less than the hashes.
     return PartSizes(
         memory_bytes=shares.chunk_bytes + shares.sort_bytes,
         dataset_bytes=key_bytes + 8 * (count + 1) + 3 * 8 * count,

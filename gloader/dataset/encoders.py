@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# What becomes of a column. number: its values. standard: (x - mean) / standard deviation. quantile: the share of
-# training rows below x, or the normal score of that share. bool: 0 and 1. vector: the numbers of a list. time: age in
-# days. category: one column of 0 and 1 for each value. index: the number of the value.
+# The features that a column becomes. number: its values. standard: (x - mean) / standard deviation. quantile: the share
+# of training rows below x, or the normal score of that share. bool: 0 and 1. vector: the numbers of a list. time: age
+# in days. category: one column of 0 and 1 for each value. index: the number of the value.
 EncoderKind: TypeAlias = Literal[
     "number", "standard", "quantile", "bool", "vector", "time", "category", "index"
 ]
-# What becomes of a missing value: an error, the feature 0, the mean of the training rows, or the mean beside a column
-# that is 1. "keep" keeps NaN and infinity (--allow-nan).
+# The rule for a missing value. error: it is refused. zero: the feature is 0. mean: the feature is the mean of the
+# training rows. flag: the mean, and one more feature that is 1. keep: NaN and infinity stay (--allow-nan).
 Missing: TypeAlias = Literal["error", "zero", "mean", "flag", "keep"]
 Score: TypeAlias = Literal["normal", "uniform"]
 
@@ -54,7 +54,7 @@ MISSING_CURE: Final = (
 class ColumnEncoder:
     """The rule that turns one column into features.
 
-    Which of the fields from ``mean`` on are used depends on ``kind``.
+    The fields from ``mean`` on belong to some kinds only, and have their default for the others.
     """
 
     column: str
@@ -62,9 +62,8 @@ class ColumnEncoder:
     missing: Missing = "error"
     has_flag: bool = False  # True if the last feature is 1 for rows with a missing value
     width: int = 1  # numbers in a row of the column; above 1 for lists
-    mean: tuple[
-        float, ...
-    ] = ()  # (width,) mean over training rows, in the unit of the column; of times in days
+    # (width,) mean over training rows, in the unit of the column; of times in days
+    mean: tuple[float, ...] = ()
     deviation: tuple[float, ...] = ()  # (width,) standard deviation over training rows, 1 where it is 0
     quantiles: tuple[float, ...] = ()  # (q,) quantiles of training rows at 0, 1/(q-1), ..., 1
     score: Score = "normal"  # what quantiles become

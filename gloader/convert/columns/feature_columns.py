@@ -29,14 +29,16 @@ if TYPE_CHECKING:
     from gloader.convert.readers.table_streams import ColumnNotes, NumberTable
     from gloader.dataset.encoders import Missing
 
-# Rows and numbers of a block of the fit. Sums are rounded block by block, so that a block must not depend on the file.
+# Most rows and most numbers in a block of the fit. Sums are rounded block by block, so the blocks must not depend on
+# the batches of the file.
 _BLOCK_ROWS: Final = 1 << 14
 _BLOCK_NUMBERS: Final = 1 << 18
 # The JSON form of all encoders of a table, which is stored in the commit record of at most 16 MiB.
 _MOST_JSON_BYTES: Final = 8 << 20
 # The widest features of a table: a row of 1 MiB. More columns are a wrong specification.
 _MOST_COLUMNS: Final = 1 << 18
-_COUNTED_SHARE: Final = 2  # the counts and samples of a fit take at most 1/2 of the memory budget
+# The counts, samples and encoders of a fit take at most 1/2 of the memory budget. The rest is for reading.
+_COUNTED_SHARE: Final = 2
 
 
 def encoded_features(
@@ -61,7 +63,7 @@ def encoded_features(
     specs : the columns, in the order of their features
     num_rows : N, or E
     train_rows : (N,) mask of the rows to which encoders are fitted, or None for all rows
-    missing : what becomes of missing values in columns that do not say it
+    missing : the rule for missing values in columns without a rule of their own
     budget_bytes : memory for the fit
     notes : receives the receipt's lines on the columns
     what : "features" or "edge features", for the notes
@@ -69,13 +71,13 @@ def encoded_features(
     Raises
     ------
     SourceError
-        A column is not there, its type has no or several kinds, it has too many values, or no training row has one.
+        A column is missing, its type has no kind or several kinds, it has too many values, or no training row has one.
     FeatureValueError
         A value is missing, or is no number, truth value or time.
     ShapeError
         The table has other than ``num_rows`` rows, or a list has another length.
     BudgetError
-        The counts of a column take more than ``budget_bytes``.
+        The counts of the columns' values, or the encoders, take more than half of ``budget_bytes``.
     """
     chosen = [kind_in(each, table) for each in specs]
     is_train = np.ones(num_rows, np.bool_) if train_rows is None else train_rows

@@ -311,7 +311,7 @@ def fit_of(
     Parameters
     ----------
     spec : the column
-    missing : what becomes of missing values, unless the column says it itself
+    missing : the rule for missing values, if the column has none of its own
     width : numbers in a row of the column
     num_train : number of training rows
     budget_bytes : memory for the column's counts or its sample

@@ -1,7 +1,7 @@
 """Labels from the columns of a node table: classes of any values, or numbers to predict.
 
-`read_label_columns` decides by the columns' types and values what the labels are, and notes it for the receipt. Classes
-are int64 numbers (N,) with a name for each. Values are float32 numbers (N, k), NaN where unknown.
+The columns' types and values decide between the two. `read_label_columns` notes the choice for the receipt. Classes are
+int64 numbers (N,), and may have names. Values are float32 numbers (N, k), NaN where unknown.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def read_label_columns(
     Labels are int64 (N,) classes, -1 where unknown, or float32 (N, k) numbers, NaN where unknown. Classes that are the
     numbers 0..C-1 have no names.
 
-    One column: texts are classes in the order of their values. Bools are the classes false and true. Whole numbers
+    Of one column, texts are classes in the order of their values. Bools are the classes false and true. Whole numbers
     0..C-1 are classes as they are, with -1 where unknown; other whole numbers are classes in their order. Numbers with
-    fractions are values. Several columns, or a column of lists: 0 and 1 are several labels a node (multilabel), other
-    numbers are values. A missing value is an unknown label.
+    fractions are values. In several columns, or in a column of lists, 0 and 1 are several labels per node
+    (multilabel), and other numbers are values. A missing value is an unknown label.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def read_label_columns(
     Raises
     ------
     SourceError
-        A column is not there, its type or a value cannot be a label, or it is unclear which label it is.
+        A column is missing, its type or a value cannot be a label, or labels may be both classes and values.
     ShapeError
         The table has other than ``num_rows`` rows.
     BudgetError

@@ -1,4 +1,4 @@
-"""Specifications of feature columns: what a user wants of a table's column, and the kind that its type gives it.
+"""Specifications of feature columns: the user's wishes for a table's column, and the kind that follows from its type.
 
 `ColumnSpec.parse` reads an entry of ``columns:`` in ``graph.yaml``, such as ``age`` or ``{name: city, as: category}``.
 `kind_in` adds the kind of a column that has none. Numbers, bools and lists of numbers have a kind of their own. Texts

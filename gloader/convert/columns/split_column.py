@@ -98,7 +98,7 @@ class SplitSpec:
 
     @classmethod
     def _by_time(cls, entry: Mapping[Any, Any], column: str | None, where: str) -> SplitSpec:
-        """Return a split by time."""
+        """Return a split by time. Raises ConfigError for a malformed entry."""
         if entry.get("by") != "time" or column is None or any(part in entry for part in PARTS):
             raise ConfigError(
                 f"{where}: split: {shown(entry)}; a split by time is {{by: time, column: joined, shares: 60/20/20}}"
@@ -116,7 +116,7 @@ class SplitSpec:
 
 
 def _value_parts(given: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
-    """Return the part of each value of a fold column, by the value's text."""
+    """Return pairs of a value's text and its part. Raises ConfigError for another value, or one in two parts."""
     parts: dict[str, str] = {}
     for part, values in given.items():
         for value in values if isinstance(values, list) else [values]:
@@ -156,7 +156,8 @@ def read_split_column(
     Raises
     ------
     SourceError
-        A column is not there, a value belongs to no part, or a node is in two parts, or no node is in train.
+        A column is missing, a value belongs to no part, a node is in two parts, or no node is in train. Or a column
+        has a value that is no text, bool or time.
     ShapeError
         The table has other than ``num_rows`` rows.
     BudgetError
@@ -196,7 +197,10 @@ def read_split_column(
 
 
 def _of_masks(table: NumberTable, masks: tuple[str, str, str], num_rows: int) -> NDArray[np.uint8]:
-    """Return each row's part (N,) by three columns of bools: 1, 2 or 3, and 0 for none. A missing bool is false."""
+    """Return each row's part (N,) by three columns of bools: 1, 2 or 3, and 0 for none. A missing bool is false.
+
+    Raises SourceError for a row in two parts.
+    """
     owner = np.zeros(num_rows, np.uint8)
     for columns in placed_columns(table, masks, num_rows):
         for number, (column, place) in enumerate(columns, 1):
@@ -215,7 +219,10 @@ def _of_masks(table: NumberTable, masks: tuple[str, str, str], num_rows: int) ->
 
 
 def _of_values(table: NumberTable, spec: SplitSpec, num_rows: int) -> tuple[NDArray[np.uint8], str]:
-    """Return each row's part (N,) by the words or folds of a column, and a text on the values."""
+    """Return each row's part (N,) by the words or folds of a column, and a text on the values.
+
+    Raises SourceError for an unknown word, and for a fold that no row has.
+    """
     import pyarrow.compute as pc
 
     column = spec.column or ""
@@ -268,7 +275,10 @@ def _listed_parts(parts: tuple[tuple[str, str], ...]) -> str:
 def _of_times(
     table: NumberTable, spec: SplitSpec, num_rows: int, has_label: NDArray[np.bool_] | None
 ) -> tuple[NDArray[np.uint8], str]:
-    """Return each row's part (N,) by its time, earliest rows first, and a text on the times at the borders."""
+    """Return each row's part (N,) by its time, earliest rows first, and a text on the first and last times of parts.
+
+    Raises SourceError for a row that needs a time and has none.
+    """
     column, shares = spec.column or "", spec.shares or (0.6, 0.2, 0.2)
     values = np.empty(num_rows, np.int64)
     is_used = np.ones(num_rows, np.bool_) if has_label is None else has_label

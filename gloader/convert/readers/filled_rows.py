@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from gloader.convert.options import Fill
     from gloader.convert.source import FeatureStream
 
-_PASS_BYTES: Final = (
-    1 << 20
-)  # bytes of a chunk in the pass for means, whose float64 copies take a few times as much
+# Bytes of a chunk in the pass for means. Its float64 copies take a few times as much.
+_PASS_BYTES: Final = 1 << 20
 _MOST_SHOWN: Final = 6  # columns that the receipt names
 
 
