@@ -368,7 +368,7 @@ class _LabelColumns:
         return text + missing
 
     def sizes(self, names: tuple[str, ...], *, are_flags: bool) -> str:
-        """Return the counts by column, or their ranges over many columns. ``are_flags``: all values are 0 and 1."""
+        """Return the counts by column, or their ranges over many columns. ``are_flags`` means values 0 and 1."""
         width = len(self.known)
         if width > _MOST_CLASSES:
             known = f"{_span(self.known)} known in a column"
