@@ -291,7 +291,7 @@ def _several(reader: _Reader, names: Sequence[str], as_: LabelsAs | None) -> _La
             f"{reader.table.path}: labels {', '.join(names)} as classes; one column has the class of a node. Several "
             "columns are as: values"
         )
-    parts, all_names = [], []
+    all_names: list[str] = []
     for name in names:
         arrow, kind = reader.table.arrow_type(name), reader.table.kind(name)
         is_texts = is_text(arrow) and kind not in {"integer", "number", "empty", "bool"}
@@ -300,11 +300,9 @@ def _several(reader: _Reader, names: Sequence[str], as_: LabelsAs | None) -> _La
                 f"{reader.table.path}: column {shown(name)} has type {arrow}; several label columns are numbers or "
                 "bools"
             )
-        part = reader.numbers(name).astype(np.float32)
-        parts.append(part)
-        width = part.shape[1]
+        width = max(1, reader.table.width(name))
         all_names += [name] if width == 1 else [f"{name}[{entry}]" for entry in range(width)]
-    values = np.column_stack(parts)
+    values = np.column_stack([reader.numbers(name) for name in names])
     is_known = ~np.isnan(values)
     empty = np.flatnonzero(~is_known.any(axis=0))
     if empty.size:
@@ -319,7 +317,7 @@ def _several(reader: _Reader, names: Sequence[str], as_: LabelsAs | None) -> _La
     more = f" and {len(ones) - _MOST_SHOWN} more" if len(ones) > _MOST_SHOWN else ""
     shares = f"ones: {', '.join(counts[:_MOST_SHOWN])}{more}"
     text = f"{len(ones)} columns of 0 and 1 -> multilabel ({shares}){_unknown_text(~is_known)}"
-    return values, tuple(all_names), text
+    return values.astype(np.float32), tuple(all_names), text
 
 
 def _values(values: NDArray[Any], names: tuple[str, ...], text: str) -> _Labels:

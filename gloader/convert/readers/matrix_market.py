@@ -37,7 +37,7 @@ _ENDS: Final = ("row", "column")
 
 
 def _first_lines(path: Path) -> tuple[str, int, str]:
-    """Return the first line, and the number, from 1, and the text of the size line, the first line without a comment."""
+    """Return the first line, and the size line's number, from 1, and text. It is the first line that is no comment."""
     with open_text(path) as file:
         banner, number, line = "", 0, ""
         for number, line in lines_of(file, path):

@@ -196,3 +196,5 @@ def test_too_many_names_are_refused(tmp_path, monkeypatch):
 def test_rounded_values_are_counted_in_the_note(tmp_path):
     _, note = read(parquet(tmp_path, y=[2**24 + 1, 3]), as_="values")
     assert "1 whole numbers rounded to float32" in note
+    _, note = read(parquet(tmp_path, a=[2**24 + 1, 3], b=[0.5, 1]), ["a", "b"])
+    assert "2 columns of numbers -> values, 0.5 to 1.67772e+07, 1 whole numbers rounded to float32" in note
