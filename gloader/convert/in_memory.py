@@ -571,7 +571,7 @@ def _write(
     ----------
     source : the graph
     path : the folder to make
-    options : fields of `PrepareOptions`, as the user wrote them, and optionally "memory_budget"
+    options : fields of `PrepareOptions`, as the user wrote them, and optionally "memory_budget" and "label_names"
     num_classes : number of classes; None keeps the source's
     seed : the default for ``edge_split_seed``, from which a random edge split follows
     """

@@ -187,11 +187,9 @@ def _single(reader: _Reader, name: str, as_: LabelsAs | None) -> _Labels:
     table = reader.table
     kind, arrow = table.kind(name), table.arrow_type(name)
     place = f"{table.path}: column {shown(name)}"
-    if kind == "bool":
-        return _of_bools(reader, name, as_)
     # A text file's kinds come from its first rows. An empty kind may hold anything.
     is_number = is_real(arrow) or (is_text(arrow) and kind in {"integer", "number", "empty"})
-    if is_number and not (is_text(arrow) and as_ == "classes"):
+    if kind == "bool" or (is_number and not (is_text(arrow) and as_ == "classes")):
         return _of_numbers(reader, name, as_)
     if not is_text(arrow) or kind.startswith(LISTS):
         raise SourceError(f"{place} has type {arrow}; labels are numbers, texts or bools")
@@ -210,26 +208,19 @@ def _single(reader: _Reader, name: str, as_: LabelsAs | None) -> _Labels:
     return codes, tuple(names), f"text -> {_classes_text(codes, names)}"
 
 
-def _of_bools(reader: _Reader, name: str, as_: LabelsAs | None) -> _Labels:
-    """Return the labels of one column of bools."""
-    values = reader.numbers(name)
-    if as_ == "values":
-        return _values(values, (name,), "bool -> values 0 and 1")
-    codes = np.where(np.isnan(values), -1, values)[:, 0].astype(np.int64)
-    names = ("false", "true")
-    return codes, names, f"bool -> {_classes_text(codes, names)}"
-
-
 def _of_numbers(reader: _Reader, name: str, as_: LabelsAs | None) -> _Labels:
-    """Return the labels of one column of numbers: classes, or values if they have fractions."""
-    place = f"{reader.table.path}: column {shown(name)}"
+    """Return the labels of one column of bools or numbers: classes, or values if they have fractions."""
+    place, is_bool = f"{reader.table.path}: column {shown(name)}", reader.table.kind(name) == "bool"
     values = reader.numbers(name)
     flat = values[:, 0]
     is_known = ~np.isnan(flat)
     if not is_known.any():
         raise SourceError(f"{place} has no label in any row")
     if as_ == "values":
-        return _values(values, (name,), "numbers -> values")
+        return _values(values, (name,), "bool -> values 0 and 1" if is_bool else "numbers -> values")
+    if is_bool:
+        codes, names = np.where(is_known, flat, -1).astype(np.int64), ("false", "true")
+        return codes, names, f"bool -> {_classes_text(codes, names)}"
     is_fraction = is_known & (np.floor(flat) != flat)
     if is_fraction.any():
         row = int(is_fraction.argmax())

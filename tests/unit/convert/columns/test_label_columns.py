@@ -138,6 +138,7 @@ def test_a_column_of_lists_has_a_label_for_each_entry(tmp_path):
         ),
         ([None, None], None, "has type null; labels are numbers, texts or bools"),
         ([np.nan, np.nan], None, "has no label in any row"),
+        (pa.array([None, None], pa.bool_()), None, "has no label in any row"),
         ([1.5, 2.0], "classes", "row 0 is 1.5; classes are whole numbers, texts or bools"),
         (["a", "b"], "values", "holds texts; values are numbers"),
         ([[["a"]], [["b"]]], None, "lists of numbers are expected"),
