@@ -195,7 +195,9 @@ class NumberedEdges:
         def chunks(max_rows: int) -> Iterator[NDArray[np.generic]]:
             rows = regroup(((chunk,) for chunk in features.chunks(max_rows)), max_rows)
             for (chunk,), ids in zip(rows, self.keys.ids(max_rows), strict=True):
-                yield chunk[_kept(ids)]
+                # All edges of a chunk may be dropped, and a stream has no empty chunks.
+                if (kept := _kept(ids)).any():
+                    yield chunk[kept]
 
         rounded = None if features.rounded is None else self.kept_rows(features.rounded)
         return replace(features, chunks=chunks, num_rows=self.num_edges, rounded=rounded)

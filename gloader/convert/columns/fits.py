@@ -85,11 +85,13 @@ class NumberFit:
             self.sample.add(values[is_train, 0], rows)
 
     def encoder(self, where: str) -> ColumnEncoder:
-        """Return the fitted encoder. Raises SourceError if it needs values, and no training row has one."""
-        del where  # the table; only categories have a limit
+        """Return the fitted encoder. Raises SourceError if it needs values, and no training row has one.
+
+        ``where`` is the table, for messages.
+        """
         fills = self.missing in {"mean", "flag"}
         if self.kind in {"standard", "quantile"} or (fills and self.num_missing):
-            _require_values(self.spec, int(self.moments.count.min()))
+            _require_values(where, self.spec, int(self.moments.count.min()))
         return ColumnEncoder(
             column=self.spec.name,
             kind=self.kind,
@@ -143,10 +145,9 @@ class TimeFit:
 
     def encoder(self, where: str) -> ColumnEncoder:
         """Return the fitted encoder. Raises as `NumberFit.encoder`."""
-        del where  # the table; only categories have a limit
         fills = self.missing in {"mean", "flag"}
         if self.spec.at is None or (fills and self.num_missing):
-            _require_values(self.spec, int(self.moments.count[0]))
+            _require_values(where, self.spec, int(self.moments.count[0]))
         at = self.latest if self.spec.at is None else self.spec.at
         return ColumnEncoder(
             column=self.spec.name,
@@ -274,7 +275,7 @@ class CategoryFit:
                 f"{where}: the values of column {shown(self.spec.name)} have {format_bytes(size)} of text, and "
                 f"{format_bytes(_MOST_STORED_BYTES)} fit into a dataset's record: shorten them, or leave the column out"
             )
-        _require_values(self.spec, len(values))
+        _require_values(where, self.spec, len(values))
         return ColumnEncoder(
             column=self.spec.name,
             kind=self.kind,
@@ -334,12 +335,12 @@ def fit_of(
     )
 
 
-def _require_values(spec: ColumnSpec, count: int) -> None:
+def _require_values(where: str, spec: ColumnSpec, count: int) -> None:
     """Raise SourceError if no training row has a value."""
     if not count:
         raise SourceError(
-            f"column {shown(spec.name)} has no value in any training row, so there is no mean, scale or category to "
-            "take from them: leave the column out"
+            f"{where}: column {shown(spec.name)} has no value in any training row, so there is no mean, scale or "
+            "category to take from them: leave the column out"
         )
 
 

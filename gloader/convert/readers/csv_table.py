@@ -64,6 +64,7 @@ _ALMOST = re.compile(
     r"\[\s*[-+.\d]+([eE][-+]?\d+)?([,\s]+[-+.\d]+([eE][-+]?\d+)?)*\s*\]"
     r"|[$€£]?[-+]?\d+([.,]\d{3})*([.,]\d+)?\s?[%€$£]?"
 )
+_TAB_AND_BLANK = re.compile(r" \t|\t(?= )")
 _BOOLS: Final = frozenset({"true", "false"})
 
 
@@ -402,6 +403,14 @@ def _delimiter(lines: Sequence[str]) -> str:
     split = {mark: [fields_of(line, mark) for line in lines] for mark in _DELIMITERS}
     are_even = {mark: len(set(map(len, rows))) == 1 for mark, rows in split.items()}
     are_whole = {mark: _starts_whole(rows[0]) for mark, rows in split.items()}
+    # A tab with a blank beside it, in all places, aligns columns, if blanks divide the lines into the same fields.
+    if are_even["\t"] and are_even[BLANKS] and len(split["\t"][0]) == len(split[BLANKS][0]):
+        places = [line.strip().count("\t") for line in lines]
+        if all(
+            len(_TAB_AND_BLANK.findall(line.strip())) == count > 0
+            for line, count in zip(lines, places, strict=True)
+        ):
+            return BLANKS
     # The separators that divide the first two rows into several fields.
     several = [mark for mark, rows in split.items() if min(map(len, rows[:2])) > 1]
     for candidates in (

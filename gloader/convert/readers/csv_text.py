@@ -6,6 +6,7 @@ error messages. `RowText` is a file object with the cleaned text, from which a f
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -42,7 +43,9 @@ _NO_TEXT: Final = {
 }
 _COMMENT = re.compile(r"^[ \t]*[#%].*\n?", re.MULTILINE)
 _BLANK_LINE = re.compile(r"^ +$", re.MULTILINE)
-_GAP = re.compile(r"[ \t]+")  # blanks between aligned columns
+# Blanks between aligned columns, or a quoted field, whose blanks are its text. A quote opens a field only at its start.
+_GAP = re.compile(r"[ \t]+")
+_GAP_OR_QUOTED = re.compile(r'(?:(?<=[ \t\n])|^)("(?:[^"\n]|"")*")|[ \t]+', re.MULTILINE)
 _MARGIN = re.compile(r"^ | $", re.MULTILINE)  # a blank at the start or the end of a line
 
 
@@ -84,8 +87,15 @@ def is_comment(line: str) -> bool:
 
 def fields_of(line: str, delimiter: str) -> list[str]:
     """Return the fields of a line, without quotes. Pure."""
-    text = _GAP.sub(BLANKS, line.strip()) if delimiter == BLANKS else line.rstrip("\n")
+    text = _one_blank(line.strip()) if delimiter == BLANKS else line.rstrip("\n")
     return next(csv.reader([text], delimiter=delimiter), [])
+
+
+def _one_blank(text: str) -> str:
+    """Return lines with one blank between columns. Quoted fields stay as they are. Pure."""
+    if '"' not in text:
+        return _GAP.sub(BLANKS, text)
+    return _GAP_OR_QUOTED.sub(lambda found: found[1] or BLANKS, text)
 
 
 def rows_of(path: Path, delimiter: str, skipped_lines: int) -> Iterator[tuple[int, list[str]]]:
@@ -131,6 +141,7 @@ class RowText(io.RawIOBase):
         self._num_lines = 0  # complete lines so far
         self._ready = b""  # cleaned text that was not read yet
         self._is_done = False  # True at the end of the file
+        self._has_begun = False  # True once there was cleaned text
 
     def readable(self) -> bool:
         """True, because the rows can always be read."""
@@ -169,7 +180,12 @@ class RowText(io.RawIOBase):
         while self._to_skip and text:
             self._to_skip -= 1
             text, first = text.partition("\n")[2], first + 1
-        self._ready += self._cleaned(text, first).encode("utf-8", "surrogateescape")
+        rows = self._cleaned(text, first).encode("utf-8", "surrogateescape")
+        if rows and not self._has_begun:
+            self._has_begun = True
+            # The parser removes a byte order mark at its start, which is text here: the file's own is gone already.
+            rows = codecs.BOM_UTF8 + rows if rows.startswith(codecs.BOM_UTF8) else rows
+        self._ready += rows
 
     def _cleaned(self, text: str, first: int) -> str:
         """Return complete lines without comments and unneeded blanks. ``first`` is the first line's number."""
@@ -182,7 +198,7 @@ class RowText(io.RawIOBase):
         if self._delimiter == BLANKS:
             # A search for one text is much faster than a pattern, and most files need no change.
             if "\t" in text or "  " in text:
-                text = _GAP.sub(BLANKS, text)
+                text = _one_blank(text)
             has_margin = " \n" in text or "\n " in text or text[:1] == " " or text[-1:] == " "
             return _MARGIN.sub("", text) if has_margin else text
         if " " not in text:

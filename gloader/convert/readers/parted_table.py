@@ -26,18 +26,23 @@ class PartedTable:
     row_ids: None = field(default=None, init=False)  # `of` refuses parts with row ids
 
     @classmethod
-    def of(cls, path: Path, parts: Sequence[NumberTable]) -> PartedTable:
+    def of(cls, path: Path, parts: Sequence[NumberTable], *, has_types: bool) -> PartedTable:
         """Return the table over the parts, without empty files, after a check of their columns.
+
+        Parameters
+        ----------
+        path : the folder or pattern
+        parts : the files, at least one
+        has_types : True if one of the files stores its columns' types
 
         Raises
         ------
         SourceError
-            A part has other columns or other kinds of values than the first, or a pandas index that is no
-            column. The message names the part.
+            A part has other columns than the first, or a pandas index that is no column. Or a part with stored types
+            has other kinds of values. The message names the part.
         """
         filled = [part for part in parts if part.names] or list(parts[:1])
-        # ``kinds`` has each column's kind in the first file with values, and the name of this file.
-        first, kinds = filled[0], dict[str, tuple[str, str]]()
+        first = filled[0]
         for part in filled:
             if (part.names, part.has_names) != (first.names, first.has_names):
                 raise SourceError(
@@ -48,17 +53,12 @@ class PartedTable:
                 raise SourceError(
                     f"{part.path} has a pandas index of {part.row_ids}; write it as a column named id, or without index"
                 )
-            for name in part.names:
-                kind = part.kind(name)
-                first_kind, where = (
-                    (kind, "") if kind == "empty" else kinds.setdefault(name, (kind, part.path.name))
-                )
-                if first_kind != kind and {first_kind, kind} != {"integer", "number"}:
-                    raise SourceError(
-                        f"{part.path} holds {kind}s in column {name!r}, and {where} {first_kind}s; a column is one "
-                        "kind in all files of a table"
-                    )
-        return cls(path=path, parts=tuple(filled))
+        table = cls(path=path, parts=tuple(filled))
+        # Text has no types: keys may look like numbers in one file only. A column that is read as numbers is checked
+        # by `read`.
+        if has_types:
+            table._require_one_kind(first.names, SourceError)
+        return table
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -92,11 +92,12 @@ class PartedTable:
         return None if None in counts else sum(count or 0 for count in counts)
 
     def kind(self, column: str) -> str:
-        """Return a column's kind in the first part with values; see `NumberTable.kind`."""
-        kinds = [part.kind(column) for part in self.parts]
-        known = [kind for kind in kinds if kind != "empty"]
-        # A column with whole numbers in some parts and fractions in others has the kind "number".
-        return "number" if set(known) == {"integer", "number"} else next(iter(known), "empty")
+        """Return the kind of a column's values in all parts; see `NumberTable.kind`."""
+        known = {part.kind(column) for part in self.parts} - {"empty"}
+        if len(known) > 1:
+            # As in a single file: if some values are numbers, the others are fractions or mistakes.
+            return "number" if known & {"integer", "number"} else "string"
+        return next(iter(known), "empty")
 
     def width(self, column: str) -> int:
         """Return a column's numbers per row, from the first part with values."""
@@ -113,8 +114,24 @@ class PartedTable:
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
         """Yield the named ``columns``, part by part; see `NumberTable.read`."""
+        self._require_one_kind(columns, error)
         for part in self.parts:
             yield from part.read(columns, error=error)
+
+    def _require_one_kind(self, columns: Iterable[str], error: TableError) -> None:
+        """Raise ``error`` if parts have different kinds of values in one of ``columns``. The message names the part."""
+        for name in columns:
+            first_kind = where = ""
+            for part in self.parts:
+                kind = part.kind(name)
+                if kind == "empty":
+                    continue
+                if first_kind and first_kind != kind and {first_kind, kind} != {"integer", "number"}:
+                    raise error(
+                        f"{part.path} holds {kind}s in column {name!r}, and {where} {first_kind}s; a column is one "
+                        "kind in all files of a table"
+                    )
+                first_kind, where = first_kind or kind, where or part.path.name
 
     def arrow_type(self, column: str) -> pa.DataType:
         """Return the type that holds a column's values in all parts; see `NumberTable.arrow_type`."""

@@ -198,8 +198,8 @@ class TableEdges:
         Raises
         ------
         SourceError
-            There are fewer than two columns. Or the known names match no ends, several ends or several weights. The
-            message lists the columns.
+            There are fewer than two columns. Or the known names match no ends, several ends or several weights. Or an
+            end is named as the weight. The message lists the columns.
         """
         names = table.names
         if len(names) < 2 and names:
@@ -209,8 +209,11 @@ class TableEdges:
                 "weight, in text separated by commas, tabs, semicolons, bars or blanks"
             )
         ends = find_ends(table, src, dst, keys=keys)
+        if weight in ends:
+            raise SourceError(end_used_twice(table, str(weight), "weights"))
         if weight is None and table.has_names:
-            weight = named_column(names, WEIGHT_NAMES, what=f"the weights of {table.path}")
+            others = [name for name in names if name not in ends]
+            weight = named_column(others, WEIGHT_NAMES, what=f"the weights of {table.path}")
         # A named third column may be anything, such as a time. An unnamed third column is the weight if it has numbers.
         elif weight is None and len(names) == 3 and names[2] not in ends:
             weight = names[2] if table.kind(names[2]) in NUMBER_KINDS - {"empty"} else None
@@ -483,6 +486,14 @@ def find_ends(
     )
     raise SourceError(
         f"{path} has the columns {listed(names)}: {problem}. Known names are {KNOWN_ENDS}; name others with {keys}"
+    )
+
+
+def end_used_twice(table: NumberTable, column: str, what: str) -> str:
+    """Return the error for an end of edges that is also named as ``what``, "weights" or "times". Pure."""
+    return (
+        f"{table.path}: column {shown(column)} is an end of the edges, and is named as their {what}; the columns are "
+        f"{listed(table.names)}: name another for the {what}, or leave it out"
     )
 
 

@@ -16,7 +16,13 @@ from gloader.convert.readers.node_arrays import read_labels, read_split, to_labe
 from gloader.convert.readers.node_tables import label_columns, node_features, node_labels
 from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.readers.open_table import is_matrix, is_table, open_table, unknown_format
-from gloader.convert.readers.table_streams import ColumnNotes, TableEdges, column_text, table_features
+from gloader.convert.readers.table_streams import (
+    ColumnNotes,
+    TableEdges,
+    column_text,
+    end_used_twice,
+    table_features,
+)
 from gloader.convert.source import EdgeStream, FeatureStream, Splits
 from gloader.convert.sources.npy import open_feature_file
 from gloader.core.malformed import shown
@@ -228,6 +234,8 @@ def edge_table_parts(
     if time not in (None, NONE):
         if time not in table.names:
             raise ConfigError(_missing(keys[0], str(time), edges))
+        if time in (edges.src, edges.dst):
+            raise ConfigError(f"{keys[0]}: {end_used_twice(table, str(time), 'times')}")
         edges = replace(edges, time=time)
     names = () if features in (None, NONE) else tuple(dict.fromkeys(str(features).split(",")))
     if not table.has_names and {edges.weight} & {time, *names}:

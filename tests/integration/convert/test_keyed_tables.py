@@ -325,6 +325,24 @@ def test_dropped_edges_leave_with_their_columns(tmp_path):
     )
 
 
+@pytest.mark.parametrize("num_kept", [0, 9])
+def test_almost_all_edges_of_a_relation_may_be_dropped(tmp_path, num_kept):
+    # With few edges left, whole chunks of rows are dropped.
+    given = tables()
+    buyers = given["orders"]["buyer"].to_pylist()
+    is_kept = np.arange(E) >= E - num_kept
+    buyers = [buyer if kept else "nobody" for buyer, kept in zip(buyers, is_kept, strict=True)]
+    given["orders"] = given["orders"].set_column(0, "buyer", pa.array(buyers))
+    folder = written(tmp_path / "shop", two_types(top="dangling: drop\n"), given)
+    dataset, receipt = made(folder, tmp_path / "out")
+    arrays = dataset.to_numpy()
+    buys = ("user", "buys", "item")
+    assert arrays["edges"][buys].shape == (2, num_kept)
+    prices = given["orders"]["price"].to_numpy()[is_kept].astype(np.float32)
+    assert sorted(arrays["edge_features"][buys][:, 0]) == sorted(prices)
+    assert f"dangling: {E - num_kept} edges of orders.csv dropped" in receipt["keys"]
+
+
 def test_a_key_that_no_node_has_may_make_a_node(tmp_path):
     folder = written(tmp_path / "shop", two_types(top="dangling: node\n"), strangers(tables()))
     dataset, receipt = made(folder, tmp_path / "out")

@@ -189,7 +189,9 @@ def test_random_columns_become_the_rows_of_the_oracle(world, tmp_path_factory):
     paths = write(columns, tmp_path_factory.mktemp("t"))
     if any(each is None for each in expected):
         for path in paths:
-            with pytest.raises(SourceError, match="no value in any training row"):
+            with pytest.raises(
+                SourceError, match=rf"{path.name}: column .* has no value in any training row"
+            ):
                 encoded(path, columns, is_train)
         return
     rows = np.column_stack(expected)

@@ -49,6 +49,40 @@ def test_aligned_text_has_no_blanks(tmp_path):
     assert rows(table, "key", "n") == [["x1", "y2"], ["7", "8"]]
 
 
+def test_aligned_text_keeps_the_blanks_in_quotes(tmp_path):
+    table = write(tmp_path / "a.txt", 'key   n\n"x  y"\t 7\n "\tz ""  "  8\n')
+    assert rows(table, "key", "n") == [["x  y", '\tz "  '], ["7", "8"]]
+
+
+def test_tabs_beside_blanks_align_columns(tmp_path):
+    table = write(tmp_path / "a.txt", ' key \t n\nx1 \t7 \n  "x  2" \t8\n')
+    assert rows(table, "key", "n") == [["x1", "x  2"], ["7", "8"]]
+    # A blank in some places only is part of a text.
+    table = write(tmp_path / "b.txt", "key\tn\nx1 \t7\nx2\t8\n")
+    assert rows(table, "key") == [["x1 ", "x2"]]
+
+
+def test_a_text_that_begins_with_a_byte_order_mark_keeps_it(tmp_path):
+    # Only the mark at the start of the file belongs to no field.
+    table = write(tmp_path / "a.csv", "\ufeffkey,x\n\ufeffa,1\n\ufeffb,2\n")
+    assert rows(table, "key") == [["\ufeffa", "\ufeffb"]]
+    assert rows(write(tmp_path / "b.csv", "\ufeff1,2\n3,4\n"), "c0") == [["1", "3"]]
+
+
+def test_keys_of_text_parts_may_look_like_numbers_in_one_part(tmp_path):
+    (tmp_path / "p").mkdir()
+    for number, text in enumerate(("key,n\n7,1\n", "key,n\nu7,2.5\n", "key,n\n,x\n")):
+        (tmp_path / "p" / f"part-{number}.csv").write_text(text)
+    table = open_table(tmp_path / "p")
+    assert rows(table, "key", "n") == [["7", "u7", None], ["1", "2.5", "x"]]
+    assert (table.kind("key"), table.kind("n")) == ("number", "number")
+    # As numbers the column is refused, wherever the reading begins.
+    with pytest.raises(
+        SourceError, match=r"part-2\.csv holds strings in column 'n', and part-0\.csv integers"
+    ):
+        list(table.read({"n": "float64"}, error=SourceError))
+
+
 def test_a_text_table_without_rows_has_no_batches(tmp_path):
     assert rows(write(tmp_path / "a.csv", "key,x\n"), "key") == [[]]
 

@@ -7,7 +7,7 @@ from typed_sources import CITES, IN, WRITES, flat, typed_graph
 from gloader.convert.options import SourceOptions
 from gloader.convert.registry import open_source, source_files
 from gloader.convert.source_check import check_source
-from gloader.errors import GraphError, ShapeError, SourceError
+from gloader.errors import ConfigError, GraphError, ShapeError, SourceError
 
 YAML = """
 name: library
@@ -109,6 +109,25 @@ def test_of_two_columns_of_weights_one_is_named(folder):
     replaced(folder, "cites.csv", "{file: cites.csv, weight: w}")
     (chunk,) = opened(folder).relations[1].edges.chunks(1000)
     assert chunk.weight.tolist() == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("key", "column", "error", "what"),
+    [("weight", "src", SourceError, "weights"), ("time", "dst", ConfigError, "times")],
+)
+def test_an_end_is_no_weight_and_no_time(folder, key, column, error, what):
+    replaced(folder, "cites.npy", f"{{file: cites.csv, {key}: {column}}}")
+    (folder / "cites.csv").write_text("src,dst,n\n0,1,2\n1,2,4\n")
+    wanted = rf"cites\.csv: column '{column}' is an end of the edges, and is named as their {what}; the columns are src, "
+    with pytest.raises(error, match=wanted):
+        opened(folder)
+
+
+def test_an_end_with_the_name_of_weights_is_an_end(folder):
+    replaced(folder, "cites.npy", "{file: cites.csv, src: w, dst: to}")
+    (folder / "cites.csv").write_text("w,to,n\n0,1,2\n1,2,4\n")
+    (chunk,) = opened(folder).relations[1].edges.chunks(1000)
+    assert (chunk.src.tolist(), chunk.weight) == ([0, 1], None)
 
 
 def test_every_named_file_counts_for_what_was_prepared(folder):
