@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gloader.core.version import __version__
 
 if TYPE_CHECKING:
+    from gloader.convert.own_tables import prepare
     from gloader.core.fanouts import collective
     from gloader.core.negatives import Binary, InBatch, Table, Uniform
     from gloader.dataset import Dataset
@@ -25,6 +26,7 @@ __all__ = [
     "Uniform",
     "__version__",
     "collective",
+    "prepare",
 ]
 
 # The module that defines each public name.
@@ -38,6 +40,7 @@ _HOMES = {
     "HeteroLoader": "gloader.loader",
     "LinkLoader": "gloader.loader",
     "Loader": "gloader.loader",
+    "prepare": "gloader.convert.own_tables",
 }
 
 

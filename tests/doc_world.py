@@ -184,6 +184,27 @@ def _of_dgl_links() -> Names:
     return {"model": lambda blocks, x: x, "score": lambda pairs, found: pairs.num_edges()}
 
 
+def _described(page: str) -> Callable[[], Names]:
+    """Return what writes the first graph.yaml that ``page`` shows."""
+
+    def prepare() -> Names:
+        Path("graph.yaml").write_text(_first_block(page, "yaml"))
+        return {}
+
+    return prepare
+
+
+def _shop() -> Names:
+    """Write the three tables of docs/own-data.md."""
+    exec(_first_block("docs/own-data.md", "python"), {})  # noqa: S102 - the text of this repository
+    return {}
+
+
+def _first_block(page: str, language: str) -> str:
+    text = (Path(__file__).parents[1] / page).read_text()
+    return text.partition(f"```{language}\n")[2].partition("```")[0]
+
+
 def _source_files() -> Names:
     """Write a file of each kind that docs/datasets.md prepares."""
     import pyarrow as pa
@@ -279,7 +300,7 @@ def _cached() -> Names:
 
 
 _PAGES: dict[str, dict[str, tuple[Callable[[], Names | None], ...]]] = {
-    "README.md": {"Your graph": (_arrays, _scores)},
+    "README.md": {"Your tables": (_shop, _described("README.md")), "Your graph": (_arrays, _scores)},
     "how-it-works.md": {"1. A number becomes seeds": (dataset_at("data/mine"),)},
     "hetero.md": {"From tables to a trained model": (_tables("tables"),)},
     "pipeline.md": {
@@ -306,6 +327,7 @@ _PAGES: dict[str, dict[str, tuple[Callable[[], Names | None], ...]]] = {
         "DGL's own sampler over features on the SSD": (dataset_at("data/direct"), _of_dgl),
     },
     "datasets.md": {"": (_source_files,)},
+    "own-data.md": {"": (_described("docs/own-data.md"),)},
     "inspector.md": {"The inspector: which rows to keep in memory": (_cached,)},
     "samplers.md": {"Samplers": (_sampled, _graph, dataset_at("data/sampled"))},
     "topology.md": {"Edges beyond memory": (dataset_at("data/mine"), lambda: {"Loader": gloader.Loader})},

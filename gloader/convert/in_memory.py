@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gloader.convert.links.link_rows import array_tables
-from gloader.convert.options import NOT_USED, EdgeNames, PrepareOptions, edge_shares
+from gloader.convert.options import NO_NEIGHBOURS, NOT_USED, EdgeNames, PrepareOptions, edge_shares
 from gloader.convert.prepare import prepare
 from gloader.convert.readers.arrays import EdgeArrays, array_csc_edges, array_edges, array_features
 from gloader.convert.readers.attributes import Attributes, EdgeStore, NodeStore, SavedGraph, stored_source
 from gloader.convert.readers.node_arrays import count_classes, random_splits
-from gloader.convert.source import RandomSplits, Source
+from gloader.convert.receipt import NO_SPLIT
+from gloader.convert.source import Source
 from gloader.core.fanouts import parse_relation
 from gloader.core.ids import RangePart
 from gloader.core.near_names import near_options
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.convert.keyed_graph import KeyedGraph
     from gloader.convert.options import LabelsAs
     from gloader.convert.source import AnySource, EdgeStream
     from gloader.types import Relation
@@ -197,8 +199,8 @@ def write_numpy(
     classes = attributes.labels(
         "y",
         num_nodes=len(rows),
-        needs_labels=_needs_labels(arrays_and_options),
-        labels_as=_labels_as(arrays_and_options),
+        needs_labels=needs_labels(arrays_and_options),
+        labels_as=take_labels_as(arrays_and_options),
     )
     edges = _edges(arrays, num_nodes=len(rows))
     columns = given_columns(
@@ -325,8 +327,8 @@ def write_hetero(
             origin="numpy",
             where="from_numpy_hetero",
             seed=seed,
-            needs_labels=bool(labels) or _needs_labels(options),
-            labels_as=_labels_as(options),
+            needs_labels=bool(labels) or needs_labels(options),
+            labels_as=take_labels_as(options),
         ),
     )
     # The receipt gets no notes on the roles of columns, because the user gave each array under the keyword of its role.
@@ -406,7 +408,7 @@ def write_dgl(
     _write(source, path, options, num_classes=num_classes, seed=seed)
 
 
-def _needs_labels(options: Mapping[str, Any]) -> bool:
+def needs_labels(options: Mapping[str, Any]) -> bool:
     """True if no option makes link tables, so that the dataset's task needs node labels. Pure."""
     return not any(options.get(key) for key in ("links", "edge_split", "edge_tables"))
 
@@ -429,12 +431,12 @@ def _saved(
         where=where,
         seed=seed,
         edge_names=EdgeNames(time=options.pop(EDGE_TIMES, None), features=options.pop(EDGE_FEATURES, None)),
-        needs_labels=_needs_labels(options),
-        labels_as=_labels_as(options),
+        needs_labels=needs_labels(options),
+        labels_as=take_labels_as(options),
     )
 
 
-def _labels_as(options: dict[str, Any]) -> LabelsAs | None:
+def take_labels_as(options: dict[str, Any]) -> LabelsAs | None:
     """Remove "labels_as" from the caller's ``options``, and return it. Raises ConfigError for an unknown value."""
     given: LabelsAs | None = options.pop("labels_as", None)
     if given not in (None, "classes", "values"):
@@ -565,14 +567,33 @@ def _write(
     num_classes: int | None = None,
     seed: int = 0,
 ) -> None:
+    """Write the source as a dataset, as `write_source`.
+
+    ``num_classes`` replaces the source's number of classes, unless it is None. The option "label_names" replaces the
+    source's names.
+    """
+    settings = dict(options)
+    if num_classes is not None:
+        source = replace(source, num_classes=num_classes)
+    if (names := settings.pop("label_names", None)) is not None:
+        source = replace(source, label_names=tuple(map(str, names)))
+    write_source(source, path, settings, seed=seed)
+
+
+def write_source(
+    source: AnySource | KeyedGraph,
+    path: str | os.PathLike[str],
+    options: Mapping[str, Any],
+    *,
+    seed: int = 0,
+) -> None:
     """Parse the values of ``options``, write the source as a dataset, and log its receipt.
 
     Parameters
     ----------
     source : the graph
     path : the folder to make
-    options : fields of `PrepareOptions`, as the user wrote them, and optionally "memory_budget" and "label_names"
-    num_classes : number of classes; None keeps the source's
+    options : fields of `PrepareOptions`, as the user wrote them, and optionally "memory_budget"
     seed : the default for ``edge_split_seed``, from which a random edge split follows
     """
     settings = dict(options)
@@ -593,14 +614,10 @@ def _write(
         settings["reverse"] = tuple(
             (_name_of(relation), _name_of(back)) for relation, back in reverse.items()
         )
-    if num_classes is not None:
-        source = replace(source, num_classes=num_classes)
-    if (names := settings.pop("label_names", None)) is not None:
-        source = replace(source, label_names=tuple(map(str, names)))
     report = prepare(source, Path(path), PrepareOptions(**settings))
     for name, text in report.receipt.items():
-        # Unused input and a random split are warnings. Other lines are information.
-        is_warning = name == NOT_USED or (name == "split" and isinstance(source.splits, RandomSplits))
+        # Unused input, nodes without neighbours and a random split are warnings. Other lines are information.
+        is_warning = name in {NOT_USED, NO_NEIGHBOURS} or (name == "split" and NO_SPLIT in text)
         _LOG.log(logging.WARNING if is_warning else logging.INFO, "%s: %s: %s", path, name, text)
 
 

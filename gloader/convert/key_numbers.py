@@ -43,10 +43,7 @@ _FOLDER_PREFIX: Final = "gloader-keys-"  # beginning of the temporary folder's n
 def plain_graph(
     source: AnySource | KeyedGraph, out: Path, options: PrepareOptions, progress: PrepareProgress
 ) -> Iterator[GraphSource]:
-    """Yield a source's graph with plain ids. Keys are numbered in a temporary folder, which the block owns.
-
-    The folder is below $GLOADER_SPILL_DIR, or beside the dataset, because a system's temporary folder may be in memory.
-    After a kill, the next conversion at this place removes it.
+    """Yield a source's graph with plain ids. Keys are numbered in a `temporary_folder`.
 
     Parameters
     ----------
@@ -59,10 +56,8 @@ def plain_graph(
     ------
     ConfigError
         A table of links has plain ids, and the graph has keys.
-    StoreExistsError
-        ``out`` exists. It is found here, because numbering keys may take hours.
-    SpillError
-        The folder cannot be made or removed.
+    StoreExistsError, SpillError
+        As `temporary_folder`.
     SourceError, FeatureValueError, ShapeError, BudgetError, StoreWriteError
         As `numbered`.
     """
@@ -74,14 +69,38 @@ def plain_graph(
             f"--edge-table {options.edge_tables[0]}: tables of links have node ids, and the nodes of {source.origin} "
             "have keys; divide its edges with --edge-split 80/10/10"
         )
-    if out.exists() and not options.overwrite:
-        raise exists_error(out)
     budget = default_budget_bytes() if options.memory_budget_bytes is None else options.memory_budget_bytes
-    parent = os.environ.get(SPILL_DIR_VARIABLE) or nearest_existing(out.absolute().parent)
-    with scratch_folder(parent, prefix=_FOLDER_PREFIX) as folder:
+    with temporary_folder(out, _FOLDER_PREFIX, overwrite=options.overwrite) as folder:
         require_free_space(folder, source.id_bytes)
         with numbered(source, folder, options, budget_bytes=budget, progress=progress) as graph:
             yield graph
+
+
+@contextmanager
+def temporary_folder(out: Path, prefix: str, *, overwrite: bool) -> Iterator[Path]:
+    """Make a folder for a conversion's temporary files, which the block owns.
+
+    It is below $GLOADER_SPILL_DIR, or beside the dataset, because a system's temporary folder may be in memory. After a
+    kill, the next conversion at this place removes it.
+
+    Parameters
+    ----------
+    out : the dataset's folder
+    prefix : the beginning of the folder's name
+    overwrite : True if the dataset may exist already
+
+    Raises
+    ------
+    StoreExistsError
+        ``out`` exists. It is found here, because the work in the folder may take hours.
+    SpillError
+        The folder cannot be made or removed.
+    """
+    if out.exists() and not overwrite:
+        raise exists_error(out)
+    parent = os.environ.get(SPILL_DIR_VARIABLE) or nearest_existing(out.absolute().parent)
+    with scratch_folder(parent, prefix=prefix) as folder:
+        yield folder
 
 
 @contextmanager
@@ -129,7 +148,8 @@ def numbered(
             }
             for name, numbering in numberings.items():
                 progress.advance(f"numbering the keys of {name}", 0, None, "keys")
-                numbering.resolve()
+                report = numbering.resolve()
+                progress.advance(f"numbering the keys of {name}", report.num_nodes, report.num_nodes, "keys")
         yield NumberedGraph(graph, numberings, keys, options, budget_bytes).source()
 
 

@@ -88,6 +88,10 @@ class NumberedGraph:
     def source(self) -> GraphSource:
         """Return the graph. Raises as `numbered` in `gloader.convert.key_numbers`."""
         graph = self._graph
+        if not any(self._counts.values()):
+            raise SourceError(
+                f"{graph.where} has no nodes: its tables have no rows, or a stream was read before"
+            )
         labelled = only_labelled(
             [nodes.name for nodes in graph.nodes if nodes.is_labelled],
             # Without labels, the first type with nodes counts as the labelled type, and gets labels of -1.

@@ -131,8 +131,10 @@ def edge_shares(given: str | Sequence[float]) -> EdgeShares:
     return train, valid, test
 
 
-# The receipt is a conversion's record of the data that it found and used. This is the name of its line on unused data.
+# The receipt is a conversion's record of the data that it found and used. These are the names of its lines on unused
+# data, and on a labelled type at which no relation ends.
 NOT_USED: Final = "not used"
+NO_NEIGHBOURS: Final = "no neighbours"
 OrderName: TypeAlias = Literal["none", "degree", "community"]  # see `PrepareOptions.order`
 SplitBy: TypeAlias = Literal["random", "time"]  # see `PrepareOptions.edge_split_by`
 LabelsAs: TypeAlias = Literal["classes", "values"]  # see `SourceOptions.labels_as`

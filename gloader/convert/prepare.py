@@ -319,7 +319,8 @@ def _write_keys(
     for nodes in source.nodes:
         if nodes.keys is None:
             continue
-        _named(progress, source, nodes.name).advance("writing keys", 0, nodes.num_nodes, "keys")
+        steps = _named(progress, source, nodes.name)
+        steps.advance("writing keys", 0, nodes.num_nodes, "keys")
         write_keys(
             writer.nodes(nodes.name).keys(nodes.keys.kind),
             nodes.keys.chunks(plan.keys[nodes.name].chunk_keys),
@@ -328,6 +329,7 @@ def _write_keys(
             budget_bytes=plan.keys[nodes.name].sort_bytes,
             new_ids=None if order is None else order.new_ids,
         )
+        steps.advance("writing keys", nodes.num_nodes, nodes.num_nodes, "keys")
 
 
 def _begin(source: GraphSource, out: Path, options: PrepareOptions) -> DatasetWriter:

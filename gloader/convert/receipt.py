@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gloader.convert.options import NOT_USED
+from gloader.convert.options import NO_NEIGHBOURS, NOT_USED
 from gloader.convert.readers.checked_rows import CheckedRows
 from gloader.convert.readers.filled_rows import FilledRows
 from gloader.convert.source import RandomSplits, edges_over
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _MARKED_SHARE: Final = 64  # marks of nodes with edges take at most 1/64 of the memory budget
 _LABELS_COUNTED: Final = 1 << 20  # labels per step of counting
 _MOST_CLASSES: Final = 8  # with more classes or label columns, a line has only the range of their sizes
+NO_SPLIT: Final = "none was given"  # in the line on splits that are random because the source has none
 _MOST_PARTS: Final = 6  # maximum number of types or relations in a line
 
 
@@ -85,10 +86,12 @@ class Receipt:
     Parameters
     ----------
     source : the graph before its features are wrapped
+    unreached : the type with training nodes, if no relation ends there; empty otherwise
     rules : changes to the edges of all relations
     """
 
     source: GraphSource
+    unreached: str
     rules: EdgeRules
     # Features and their stored dtype by type, and edge features and their stored dtype by relation.
     rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)
@@ -102,7 +105,11 @@ class Receipt:
     @classmethod
     def of(cls, source: GraphSource, options: PrepareOptions) -> tuple[Receipt, GraphSource]:
         """Return an empty receipt, and the source with features that are checked and counted while they are read."""
-        receipt = cls(source=source, rules=options.rules)
+        receipt = cls(
+            source=source,
+            unreached="" if options.add_reverse else _unreached(source),
+            rules=options.rules,
+        )
         _ = options.missing_rule  # refuses options that contradict each other
         is_train = _train_mask(source) if options.missing in {"mean", "flag"} else None
 
@@ -199,7 +206,10 @@ class Receipt:
             NOT_USED: ", ".join(source.unused),
             "edges read": _listed(self._edges_text(relation, report) for relation, report in edges.items()),
             "isolated nodes": self._isolated(),
-            "feature values": _ranges(self.rows, is_named=len(self.source.num_nodes) > 1),
+            NO_NEIGHBOURS: self.unreached
+            and f"no relation ends at {self.unreached}, so its nodes gather nothing from others; --add-reverse adds "
+            "the reverse relations",
+            "feature values": _ranges(self.rows, is_named=len(source.num_nodes) > 1),
             "missing values": _listed(
                 (f"{name} " if len(self.filled) > 1 else "") + rows.text()
                 for name, rows in self.filled.items()
@@ -249,6 +259,12 @@ class Receipt:
         )
 
 
+def _unreached(source: GraphSource) -> str:
+    """Return the labelled type if it has training nodes, and no relation ends there. Otherwise return "". Pure."""
+    is_reached = any(each.relation[2] == source.labelled for each in source.relations)
+    return "" if is_reached or not len(source.splits.train) else source.labelled
+
+
 def _train_mask(source: GraphSource) -> NDArray[np.bool_] | None:
     """Return a mask (N,) of the labelled type's training nodes, or None for all nodes if there are none."""
     if not len(source.splits.train):
@@ -265,7 +281,7 @@ def split_text(splits: Splits) -> str:
     if not len(splits.train) + len(splits.valid) + len(splits.test):
         return ""
     origin = (
-        f"; none was given, so 60/20/20 at random by seed {splits.seed}"
+        f"; {NO_SPLIT}, so 60/20/20 at random by seed {splits.seed}"
         if isinstance(splits, RandomSplits)
         else ""
     )

@@ -203,6 +203,14 @@ def _unknown(spec: str, word: str) -> str:
         is_dataset = (Path(spec) / "dataset.json").is_file()
     if is_dataset:
         return f"{spec!r} is a prepared dataset, not a source; use it directly. Sources are: {forms}"
+    from gloader.convert.readers.open_table import is_table
+
+    with suppress(OSError, ValueError, SourceError):
+        if Path(spec).exists() and is_table(Path(spec)):
+            return (
+                f"{shown(spec)} is a table, and no source: as a list of edges it is edges:{spec}, and tables of nodes "
+                "and edges are named in a graph.yaml, which is a source by its path"
+            )
     nearest = get_close_matches(word.lower(), _OPENERS, n=1, cutoff=0.5)
     hint = f"did you mean {nearest[0]}:...? " if nearest else ""
     return f"{shown(spec)} is not a source: {hint}sources are {forms}"

@@ -190,7 +190,8 @@ class StepCut:
             )
         if self.batch_size > self.num_items > 0:
             raise ConfigError(
-                f"batch_size {self.batch_size} is larger than the {self.num_items} {noun}; lower batch_size"
+                f"batch_size {self.batch_size} is larger than the {self.num_items} {noun}; lower batch_size "
+                f"(--batch-size) to at most {self.num_items}"
             )
         if self.world_size > 1 and self.num_batches == 0:
             raise SeedError(

@@ -48,6 +48,10 @@ _SLICE_BYTES: Final = 8 << 20
 _HEAD_BYTES: Final = 1 << 16
 
 
+# Methods that return a result, of a LazyFrame of polars, and of connections and cursors of DuckDB and ADBC.
+_RESULTS: Final = ("collect", "fetch_record_batch", "to_arrow_reader", "to_arrow_table")
+
+
 def spilled_stream(
     stream: Any, folder: Path, name: str, *, notes: ColumnNotes | None = None, os_io: OsIO = REAL_OS
 ) -> TypedTable:
@@ -116,9 +120,16 @@ def _reader_of(stream: Any, name: str) -> pa.RecordBatchReader:
             return reader
     except (pa.ArrowException, *MALFORMED) as error:
         raise SourceError(f"{name} cannot be read as a stream of Arrow: {error}") from error
+    # Queries that are not run yet, and connections, name the method that gives their result.
+    method = next((each for each in _RESULTS if hasattr(stream, each)), None)
+    cure = (
+        "From columns in memory: pyarrow.table({'src': [0, 1], 'dst': [1, 2]})"
+        if method is None
+        else f"Its method {method}() returns one"
+    )
     raise SourceError(
         f"{name} is a {type(stream).__name__}; give a table or a stream of Arrow, an object with __arrow_c_stream__. "
-        "From columns in memory: pyarrow.table({'src': [0, 1], 'dst': [1, 2]})"
+        f"{cure}"
     )
 
 

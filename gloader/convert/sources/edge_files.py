@@ -14,7 +14,7 @@ from gloader.convert.readers.column_names import listed
 from gloader.convert.readers.edge_columns import file_column, timed_edges
 from gloader.convert.readers.file_streams import pair_file_edges
 from gloader.convert.readers.npy_file import NpyFile
-from gloader.convert.readers.open_table import is_table, is_text_table, open_table
+from gloader.convert.readers.open_table import is_text_table
 from gloader.convert.readers.table_streams import NUMBER_KINDS, TableEdges
 from gloader.convert.sources.edge_list import edge_table_parts, open_edge_features
 from gloader.core.malformed import shown
@@ -49,7 +49,7 @@ def open_edge_files(
         The file is missing or malformed, or has no such column. The message starts with ``where``.
     """
     try:
-        if is_table(entry.file):
+        if entry.is_table:
             edges, rows = open_edge_table(entry, names, budget_bytes, notes)
             refuse_keys(edges, str(entry.file), types=entry.types)
             return edges.stream(), rows
@@ -65,7 +65,7 @@ def open_edge_table(
 
     The entry's columns precede the user's ``names``. Parameters and errors are those of `open_edge_files`.
     """
-    table = open_table(entry.file)
+    table = entry.open()
     named = {"weight": entry.weight, "time": entry.time}
     for key, column in named.items():
         if column is not None and column not in table.names:

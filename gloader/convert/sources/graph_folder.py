@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gloader.convert.readers.node_arrays import count_classes, no_labels, random_splits, require_node_memory
-from gloader.convert.readers.open_table import is_matrix, is_pattern, is_table, open_table
+from gloader.convert.readers.open_table import is_pattern
 from gloader.convert.readers.table_streams import ColumnNotes
 from gloader.convert.source import GraphSource, NodeSource, RelationSource, only_labelled
 from gloader.convert.sources.edge_files import open_edge_files
@@ -47,15 +47,36 @@ _CHUNK_EDGES = 1 << 18  # edges per chunk while the largest id is found
 def open_tables(argument: str, options: SourceOptions) -> GraphSource | KeyedGraph:
     """Open the folder ``argument`` as described in its ``graph.yaml``, or a description ``argument`` itself.
 
+    Raises
+    ------
+    GloaderError
+        As `open_described`. SourceError also if the description is missing or malformed.
+    """
+    graph = read_graph_yaml(Path(argument).expanduser())
+    return open_described(graph, f"tables:{argument}", options, unused=_unused(graph))
+
+
+def open_described(
+    graph: GraphYaml, origin: str, options: SourceOptions, *, unused: tuple[str, ...] = ()
+) -> GraphSource | KeyedGraph:
+    """Open the files of a description.
+
     A description with keys or tables of nodes gives a `KeyedGraph`; see `open_keyed`. In any other:
 
     A type's number of nodes is ``num_nodes``, or the number of its feature rows or labels, or the largest id in the
     edges plus one. Without splits, nodes are split at random by ``options.seed``.
 
+    Parameters
+    ----------
+    graph : the description
+    origin : the source as the user wrote it
+    options : columns of times and features for all tables, the seed, and the memory budget
+    unused : files of the folder that the description does not name
+
     Raises
     ------
     SourceError
-        The description or a file is missing or malformed. The message names the file and its key.
+        A file is missing or malformed. The message names the file and its key.
     ShapeError, GraphError
         An array has the wrong shape or dtype.
     ConfigError
@@ -63,14 +84,13 @@ def open_tables(argument: str, options: SourceOptions) -> GraphSource | KeyedGra
     BudgetError
         The labels are larger than the memory budget.
     """
-    graph = read_graph_yaml(Path(argument).expanduser())
     if graph.is_keyed:
-        return open_keyed(graph, f"tables:{argument}", options, unused=_unused(graph))
+        return open_keyed(graph, origin, options, unused=unused)
     labelled_types = [name for name, entry in graph.nodes.items() if entry.labels is not None]
     # Several labelled types, or missing labels, are refused now, before the files are opened.
     if labelled_types or options.needs_labels:
         only_labelled(labelled_types, where=str(graph.path))
-    notes = ColumnNotes()
+    notes = ColumnNotes(lines=list(graph.notes))
     rows = {  # each type's feature rows, and the node of each row or None
         name: _features(graph, name, entry, options.budget_bytes, notes)
         for name, entry in graph.nodes.items()
@@ -96,7 +116,7 @@ def open_tables(argument: str, options: SourceOptions) -> GraphSource | KeyedGra
     labels = _labels(graph, labelled, counts[labelled], options, notes)
     return GraphSource(
         name=graph.name,
-        origin=f"tables:{argument}",
+        origin=origin,
         nodes=tuple(
             NodeSource(
                 name=name,
@@ -120,7 +140,7 @@ def open_tables(argument: str, options: SourceOptions) -> GraphSource | KeyedGra
             *features.values(), *(part for each in relations for part in (each.edges, each.edge_features))
         ),
         column_notes=tuple(notes.lines),
-        unused=(*notes.unused, *_unused(graph)),
+        unused=(*notes.unused, *unused),
     )
 
 
@@ -157,11 +177,11 @@ def _relation(
     entry = graph.edges[relation]
     where = graph.where("edges", ":".join(relation))
     edges, rows = open_edge_files(entry, where=where, names=names, budget_bytes=budget_bytes, notes=notes)
-    if relation[0] == relation[2] and is_table(entry.file) and is_matrix(entry.file):
+    if relation[0] == relation[2] and entry.is_table and entry.is_matrix:
         from gloader.convert.readers.matrix_market import require_square  # imported late: pyarrow takes 30 MB
 
         with graph.naming("edges", ":".join(relation)):
-            require_square(open_table(entry.file))
+            require_square(entry.open())
     return RelationSource(relation=relation, edges=edges, edge_features=rows, edge_file=entry.file)
 
 

@@ -12,8 +12,9 @@
     dangling: error
 
 A *key* is a value that identifies a node, such as an account's name. Nodes without keys are identified by their
-numbers. `read_graph_yaml` reads the description, and opens none of its files. Descriptions with keys or tables of nodes
-(`GraphYaml.is_keyed`) are opened by `gloader.convert.sources.keyed_tables`, and all others by `graph_folder`.
+numbers. `read_graph_yaml` reads the description, and opens none of its files. `described_graph` does the same for a
+description in memory. Descriptions with keys or tables of nodes (`GraphYaml.is_keyed`) are opened by
+`gloader.convert.sources.keyed_tables`, and all others by `graph_folder`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from gloader.convert.options import FILLS
 from gloader.convert.readers.npy_file import NpyFile
+from gloader.convert.readers.open_table import is_matrix, is_table, open_table
 from gloader.core.malformed import read_yaml_mapping, shown
 from gloader.dataset.schema import MAX_NODES, checked_schema
 from gloader.dataset.values import MAX_CLASSES
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from gloader.convert.keys.numbering import Dangling
     from gloader.convert.options import Fill
+    from gloader.convert.readers.table_streams import NumberTable
     from gloader.types import Relation
 
 
@@ -45,8 +48,8 @@ _DANGLING: Final = ("error", "drop", "node")
 _TOP_KEYS: Final = ("name", "nodes", "edges", "dangling")
 _FILE_KEYS: Final = ("num_nodes", "features", "labels", "splits", "num_classes")
 _TABLE_KEYS: Final = ("file", "key", "columns", "split", "missing")
-_NODE_KEYS: Final = (*_FILE_KEYS, *_TABLE_KEYS)
-_EDGE_KEYS: Final = ("file", "src", "dst", "weight", "time", "features", "columns", "missing")
+NODE_KEYS: Final = (*_FILE_KEYS, *_TABLE_KEYS)
+EDGE_KEYS: Final = ("file", "src", "dst", "weight", "time", "features", "columns", "missing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,9 @@ class NodeEntry:
     splits: Path | None = None  # None means random splits, or a split by columns
     num_classes: int | None = None  # None means the number is taken from the labels
     file: Path | None = None  # the table of the nodes
+    table: NumberTable | None = (
+        None  # the open table, with ``file`` as its name; None means that the file is opened
+    )
     key: str | None = None  # the table's column with the nodes' keys. None means that row i is node i
     columns: object = None  # the columns that are features, as they stand in the description
     # The columns of labels and of the split, as they stand in the description: a name, a list or a mapping.
@@ -75,6 +81,10 @@ class NodeEntry:
         """True if the entry has keys of a table."""
         return self.file is not None
 
+    def open(self) -> NumberTable | None:
+        """Open the table of the nodes. Return None without a table. Raises as `open_table`."""
+        return self.table or (None if self.file is None else open_table(self.file))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeEntry:
@@ -86,6 +96,9 @@ class EdgeEntry:
 
     folder: Path  # the folder with graph.yaml
     file: Path  # the edges
+    table: NumberTable | None = (
+        None  # the open table, with ``file`` as its name; None means that the file is opened
+    )
     src: str | None = None  # None means that the column is found by its name, or is the first one
     dst: str | None = None  # None means that the column is found by its name, or is the second one
     weight: str | None = None  # None means a table's column with a usual name, or no weights
@@ -97,6 +110,20 @@ class EdgeEntry:
     missing: Fill | None = None  # what a missing value of ``columns`` becomes, as for a node type
     # The node types of the ends, which ``src`` and ``dst`` may name before a dot.
     types: tuple[str, str] = ("", "")
+
+    @property
+    def is_table(self) -> bool:
+        """True if the edges are a table, and no array. Raises SourceError for a folder that is no table."""
+        return self.table is not None or is_table(self.file)
+
+    @property
+    def is_matrix(self) -> bool:
+        """True if the edges are a file of Matrix Market. Raises SourceError if there is no file."""
+        return self.table is None and is_matrix(self.file)
+
+    def open(self) -> NumberTable:
+        """Open the table of the edges. Raises as `open_table`."""
+        return self.table or open_table(self.file)
 
     def ends(self, names: Sequence[str]) -> tuple[str | None, str | None]:
         """Return the columns that ``src`` and ``dst`` name, without a type such as "user." before them. Pure.
@@ -128,6 +155,7 @@ class GraphYaml:
     dangling: Dangling | None = None  # None means that the description does not say it, so it is an error
     # Flags that stand for places such as "nodes.user.key", if the description was made from flags.
     flags: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # lines for the receipt on tables that were given open
 
     @property
     def is_keyed(self) -> bool:
@@ -192,9 +220,26 @@ def read_graph_yaml(given: Path) -> GraphYaml:
     content = read_yaml_mapping(
         path, what="the description", holds="name, nodes and edges of a graph", error=SourceError
     )
+    return described_graph(content, path, usual_name=_usual_name(path))
+
+
+def described_graph(content: Mapping[str, object], path: Path, *, usual_name: str) -> GraphYaml:
+    """Return the graph of a description's ``content``. Pure.
+
+    Parameters
+    ----------
+    content : the description's keys and values
+    path : the description's path, for messages. The named files are in its folder
+    usual_name : the graph's name, if the description has none
+
+    Raises
+    ------
+    SourceError
+        A key or value is invalid. The message names the key and the allowed values.
+    """
     folder = path.parent
     _only(content, _TOP_KEYS, str(path))
-    name = content.get("name", _usual_name(path))
+    name = content.get("name", usual_name)
     if not isinstance(name, str) or not 1 <= len(name) <= 100:
         raise SourceError(f"{path}: name is {shown(name)}; it must be a text of up to 100 characters")
     # Without any listed type, the keys of the edges make all nodes.
@@ -266,7 +311,11 @@ def _relation_of_key(text: str, entry: EdgeEntry, nodes: Mapping[str, NodeEntry]
     for node_type in (names[0], names[2]):
         # In a description without nodes, the edges make the types.
         if nodes and node_type not in nodes:
-            raise SourceError(f"{where} names the node type {node_type!r}; nodes has {', '.join(nodes)}")
+            raise SourceError(
+                f"{where} names the node type {node_type!r}; nodes has {', '.join(nodes)}. If the keys of edges make "
+                f"its nodes, write only the relation's name, {names[1]}, with src: {names[0]}.COLUMN and dst: "
+                f"{names[2]}.COLUMN"
+            )
     return names[0], names[1], names[2]
 
 
@@ -290,8 +339,8 @@ def _node_entry(folder: Path, value: object, where: str) -> NodeEntry:
     # A type without any entry gets its number of nodes from the edges.
     entry = {} if value is None else value
     if not isinstance(entry, dict):
-        raise SourceError(f"{where} is {shown(value)}; it must have some of {', '.join(_NODE_KEYS)}")
-    _only(entry, _NODE_KEYS, where)
+        raise SourceError(f"{where} is {shown(value)}; it must have some of {', '.join(NODE_KEYS)}")
+    _only(entry, NODE_KEYS, where)
     file = _file(folder, entry, "file", where)
     if file is None:
         column = next((key for key in _TABLE_KEYS if entry.get(key) is not None), None)
@@ -322,8 +371,8 @@ def _edge_entry(folder: Path, value: object, where: str) -> EdgeEntry:
     """Return the value under a relation's key: a mapping, or only the name of the edges' file."""
     entry = {"file": value} if isinstance(value, str) else value
     if not isinstance(entry, dict):
-        raise SourceError(f"{where} is {shown(value)}; it must be a file, or have {', '.join(_EDGE_KEYS)}")
-    _only(entry, _EDGE_KEYS, where)
+        raise SourceError(f"{where} is {shown(value)}; it must be a file, or have {', '.join(EDGE_KEYS)}")
+    _only(entry, EDGE_KEYS, where)
     file = _file(folder, entry, "file", where)
     if file is None:
         raise SourceError(f"{where} has no file; name the table of its edges")

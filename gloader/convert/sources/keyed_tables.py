@@ -10,15 +10,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from gloader.convert.columns.specs import column_specs, kind_in
 from gloader.convert.columns.split_column import SplitSpec
 from gloader.convert.keyed_edges import KeyedTable, column_where
 from gloader.convert.keyed_graph import KeyedGraph, KeyedNodes, KeyedRelation, LabelChoice
 from gloader.convert.keys.values import key_kind
-from gloader.convert.readers.column_names import listed
+from gloader.convert.readers.column_names import id_columns, listed
 from gloader.convert.readers.node_tables import id_column
-from gloader.convert.readers.open_table import is_matrix, is_table, is_text_table, open_table
-from gloader.convert.readers.table_streams import ColumnNotes
+from gloader.convert.readers.open_table import is_table, is_text_table, open_table
+from gloader.convert.readers.table_streams import NUMBER_KINDS, ColumnNotes
 from gloader.convert.source import only_labelled
 from gloader.convert.sources.edge_files import open_edge_files, open_edge_table
 from gloader.convert.sources.edge_list import (
@@ -66,11 +68,8 @@ def open_keyed(
         starts with the description's path and the key.
     """
     opening = _Opening(graph, options)
-    tables = {
-        name: opening.node_table(name, entry.file, entry.key)
-        for name, entry in graph.nodes.items()
-        if entry.file is not None
-    }
+    opened = {name: opening.node_table(name, entry) for name, entry in graph.nodes.items()}
+    tables = {name: table for name, table in opened.items() if table is not None}
     relations = tuple(opening.relation(relation, entry) for relation, entry in graph.edges.items())
     options.edge_names.require(
         has_times=any(each.has_times for each in relations),
@@ -105,21 +104,26 @@ class _Opening:
     """Opens the files of one description. ``notes`` collects the receipt's lines on their columns."""
 
     def __init__(self, graph: GraphYaml, options: SourceOptions) -> None:
-        self.notes = ColumnNotes()
+        self.notes = ColumnNotes(lines=list(graph.notes))
         self._graph = graph
         self._options = options
 
-    def node_table(self, name: str, file: Path, key: str | None) -> NumberTable:
-        """Open a type's table, and check that it has the column of keys."""
-        graph = self._graph
+    def node_table(self, name: str, entry: NodeEntry) -> NumberTable | None:
+        """Open a type's table, and check that it has the column of keys. Return None without a table."""
+        graph, key = self._graph, entry.key
         with graph.naming("nodes", name, "file"):
-            table = open_table(file)
+            table = entry.open()
+        if table is None:
+            return None
         if key is not None and key not in table.names:
             raise SourceError(
-                f"{graph.where('nodes', name, 'key')} is {shown(key)}; the columns of {file} are {listed(table.names)}"
+                f"{graph.where('nodes', name, 'key')} is {shown(key)}; the columns of {table.path} are "
+                f"{listed(table.names)}"
             )
+        if key is None:
+            _refuse_ids(table, graph.where("nodes", name))
         joined = f"joined by {key}" if key is not None else "row i is node i, because no key is named"
-        self.notes.add(f"{name} nodes: the rows of {file.name}, {joined}", table, [key])
+        self.notes.add(f"{name} nodes: the rows of {table.path.name}, {joined}", table, [key])
         return table
 
     def nodes(
@@ -168,7 +172,7 @@ class _Opening:
         graph, options = self._graph, self._options
         where = graph.where("edges", graph.texts[relation])
         has_keys = self._has_key(relation[0]), self._has_key(relation[2])
-        if not is_table(entry.file) or is_matrix(entry.file):
+        if not entry.is_table or entry.is_matrix:
             if any(has_keys):
                 raise SourceError(
                     f"{where}: {entry.file} is no table with named columns, and an end of its edges is a key; "
@@ -251,6 +255,38 @@ class _Opening:
         """Read the splits of N nodes from a file."""
         with self._graph.naming("nodes", name, "splits"):
             return read_split_files(path, num_nodes=num_nodes, budget_bytes=self._options.budget_bytes)
+
+
+def _refuse_ids(table: NumberTable, where: str) -> None:
+    """Raise SourceError if a table without a named key has numbers as ids, which are not the numbers of its rows.
+
+    Texts cannot be mistaken: edges that name nodes by texts are refused without a key.
+    """
+    named = id_columns(table.names) if table.has_names else []
+    numbered = [name for name in dict.fromkeys([*named, *table.index]) if table.kind(name) in NUMBER_KINDS]
+    columns = [name for name in numbered if not _counts_rows(table, name)]
+    if columns:
+        raise SourceError(
+            f"{where}: {table.path} has the column {shown(columns[0])}, and the entry names no key, so row i would be "
+            f"node i; write key: {shown(columns[0])}, or leave the column out of the table"
+        )
+    if table.row_ids is not None:
+        raise SourceError(
+            f"{where}: {table.path} has a pandas index of {table.row_ids}, and the entry names no key, so row i would "
+            "be node i; make the index a column with .reset_index(), and name it with key"
+        )
+
+
+def _counts_rows(table: NumberTable, column: str) -> bool:
+    """True if a column has the numbers 0, 1, 2 and so on. Reads the column. Raises SourceError for a damaged file."""
+    done = 0
+    if table.kind(column) != "integer":
+        return False
+    for (numbers,) in table.read({column: "int64"}, error=SourceError):
+        if not np.array_equal(numbers, np.arange(done, done + len(numbers))):
+            return False
+        done += len(numbers)
+    return True
 
 
 def label_choice(given: object, where: str, labels_as: LabelsAs | None) -> LabelChoice:

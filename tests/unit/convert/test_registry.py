@@ -32,6 +32,15 @@ def test_a_prepared_folder_is_not_a_source(tmp_path):
         open_source(str(tmp_path), SourceOptions())
 
 
+def test_a_table_alone_is_answered_with_its_forms(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "orders.csv").write_text("src,dst\n0,1\n")
+    with pytest.raises(ConfigError, match=r"it is edges:orders\.csv, and tables of nodes .* graph\.yaml"):
+        open_source("orders.csv", SourceOptions())
+    with pytest.raises(ConfigError, match=r"'users\.csv' is not a source"):
+        open_source("users.csv", SourceOptions())
+
+
 def test_a_source_is_told_from_a_path():
     assert is_source("ogb:ogbn-arxiv")
     assert is_source("builtin:digits")
