@@ -1,4 +1,4 @@
-"""The numbering of a graph's keys before a conversion: tables with keys in, a graph with plain ids out.
+"""The numbering of a graph's keys before a conversion: tables with keys become a graph with plain ids.
 
 A *key* is a value that identifies a node. `plain_graph` makes a temporary folder for a conversion, and `numbered`
 numbers the keys there within the memory budget. It yields a `GraphSource` with plain ids, whose streams read the
@@ -59,7 +59,7 @@ def plain_graph(
         A table of links has plain ids, and the graph has keys. Or a dtype does not hold the numbers of a category.
     StoreExistsError, SpillError
         As `temporary_folder`.
-    SourceError, BudgetError, StoreWriteError
+    SourceError, FeatureValueError, ShapeError, BudgetError, StoreWriteError
         As `numbered`.
     """
     if not isinstance(source, KeyedGraph):
@@ -139,6 +139,10 @@ def numbered(
     SourceError
         A key is missing, is twice in a table of nodes, is in no such table, or has the wrong form. Or labels, a
         split or a column are malformed. The message names file, row and value.
+    FeatureValueError
+        A feature is missing, or is no number.
+    ShapeError
+        A table, or a file of features, labels or splits, has another number of rows than the type or relation.
     BudgetError
         The budget is too small. The message gives a sufficient one.
     StoreWriteError
@@ -213,13 +217,16 @@ def _append_nodes(
 
 @contextmanager
 def _naming_enough(budget_bytes: int, *, num_shares: int) -> Iterator[None]:
-    """Give errors of a budget that is too small for the keys a sufficient one. Each type has an equal share of it."""
+    """Add a sufficient budget to the error of a budget that is too small for the keys.
+
+    ``num_shares`` is the number of types with keys. Each of them has an equal share of the budget.
+    """
     try:
         yield
     except BudgetError as error:
         if not error.short_bytes:
             raise
-        # The rest of the conversion is planned behind the keys, and may need more.
+        # The rest of the conversion is planned after the keys are numbered, and may need more.
         enough = rounded_up(budget_bytes + num_shares * error.short_bytes)
         cause = error.cause.removesuffix(". Raise --memory-budget")
         raise BudgetError(
