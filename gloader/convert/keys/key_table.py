@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _FIRST_SLOTS: Final = 64  # slots of a new table; a power of 2
 _WORD_BYTES: Final = 8
+_MOST_KEYS: Final = 2**31 - 1  # the ids of a table are written as int32
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -159,7 +160,7 @@ class KeyTable:
         """Return the number of keys for which the slots are enough."""
         # A fuller table has long runs of used slots: 11 ns for a key's slot, instead of 6. Memory decides.
         is_roomy = self._grown_bytes() <= self._max_bytes // 2
-        return len(self._slots) * 3 // (8 if is_roomy else 4)
+        return min(len(self._slots) * 3 // (8 if is_roomy else 4), _MOST_KEYS)
 
     def _grown_bytes(self) -> int:
         """Return the bytes in use with twice the slots."""
@@ -169,7 +170,7 @@ class KeyTable:
         """Make room for more keys in the slots, if memory allows it."""
         if self.num_keys < self._max_keys():  # the slots may be fuller now than before
             return True
-        if self._grown_bytes() > self._max_bytes:
+        if self._grown_bytes() > self._max_bytes or self.num_keys == _MOST_KEYS:
             return False
         # The old slots are released first: the records in the arena are enough to fill the new ones.
         num_slots = 2 * len(self._slots)

@@ -72,7 +72,7 @@ class KeyStream:
 
     where: tuple[str, ...]  # the places that the keys come from in turn
     start: int  # position of the first key
-    order: TemporaryArray  # each key's id, or -2 - p for the next id of partition p
+    order: TemporaryArray  # each key's id in the table, or -2 - p for the next id of partition p
     numbering: Numbering
     cursor: IdArray | None = (
         None  # (P,) each partition's number of keys before the stream; None without partitions
@@ -203,7 +203,7 @@ class Numbering:
         stream = KeyStream(
             where=(where,) if isinstance(where, str) else where,
             start=self._position,
-            order=TemporaryArray(path=path, dtype=np.dtype(np.int64)),
+            order=TemporaryArray(path=path, dtype=np.dtype(np.int32)),
             numbering=self,
             cursor=None if self._partitions is None else self._partitions.counts.copy(),
         )
@@ -291,9 +291,9 @@ class Numbering:
         if self._partitions is not None:
             read = max(max_ids, min(self._partitions.num_partitions * _READ_IDS, self._budget // 64))
         for order in stream.order.pieces(stream.num_keys, read):
-            ids = order
+            ids = order.astype(np.int64)
             if self._partitions is not None and cursor is not None and order.min() <= LEFT:
-                ids = self._partitions.ids_in_turn(order, cursor)
+                ids = self._partitions.ids_in_turn(ids, cursor)
             for start in range(0, len(ids), max_ids):
                 yield ids[start : start + max_ids]
 

@@ -160,6 +160,12 @@ def find_slot(records: Words, place: np.uint64, value: np.uint64, slots: Words, 
 
 
 @njit(cache=True, nogil=True, inline="always")
+def slot_entry(value: np.uint64, place: int) -> np.uint64:
+    """Return what a slot holds for a record at ``place`` of the arena, whose key has the hash ``value``. Pure."""
+    return (((value >> _TAG_SHIFT) & _TAG) << _PLACE_BITS) | np.uint64(place + 1)
+
+
+@njit(cache=True, nogil=True, inline="always")
 def is_other(entry: np.uint64, value: np.uint64) -> bool:
     """Return True if the slot ``entry`` has a key, and its tag is not that of the hash ``value``. Pure."""
     return (entry != 0) & (((entry >> _PLACE_BITS) ^ (value >> _TAG_SHIFT)) & _TAG != 0)
@@ -313,7 +319,7 @@ def place_records(
             arena[used] = length | (np.uint64(number) << _ID_SHIFT)
             for word in range(1, to_int(words) + 1):
                 arena[used + word] = records[place + np.uint64(word)]
-            slots[slot] = (((hashes[i] >> _TAG_SHIFT) & _TAG) << _PLACE_BITS) | np.uint64(used + 1)
+            slots[slot] = slot_entry(hashes[i], used)
             state[USED] = used + 1 + to_int(words)
             state[COUNT] += 1
             ids[i] = number
@@ -328,19 +334,18 @@ def place_records(
 def fill_slots(arena: Words, used: int, cut: int, slots: Words) -> None:
     """Enter the records in the first ``used`` words of the arena in the empty table ``slots``."""
     mask = np.uint64(slots.shape[0] - 1)
+    places, hashes = np.empty(_GROUP + 1, np.int64), np.empty(_GROUP, np.uint64)
     at = 0
     while at < used:
-        length = arena[at] & _LENGTH
-        words = to_int((length + np.uint64(7)) >> np.uint64(3))
-        value = first_hash(length)
-        for k in range(words):
-            value = mix64(value ^ arena[at + 1 + k])
-        value = cut_hash(value, cut)
-        slot = value & mask
-        while slots[slot] != 0:
-            slot = (slot + _ONE) & mask
-        slots[slot] = (((value >> _TAG_SHIFT) & _TAG) << _PLACE_BITS) | np.uint64(at + 1)
-        at += 1 + words
+        count = find_records(arena[at:used], cut, places, hashes)
+        for i in range(count):
+            if i + _SLOTS_AHEAD < count:
+                prefetch(slots, to_int(hashes[i + _SLOTS_AHEAD] & mask))
+            slot = hashes[i] & mask
+            while slots[slot] != 0:
+                slot = (slot + _ONE) & mask
+            slots[slot] = slot_entry(hashes[i], at + places[i])
+        at += places[count]
 
 
 @njit(cache=True, nogil=True)
