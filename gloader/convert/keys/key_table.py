@@ -158,7 +158,7 @@ class KeyTable:
 
     def _max_keys(self) -> int:
         """Return the number of keys for which the slots are enough."""
-        # A fuller table has long runs of used slots: 11 ns for a key's slot, instead of 6. Memory decides.
+        # In a fuller table, the search for a key's slot takes 11 ns instead of 6. That is for memory that is short.
         is_roomy = self._grown_bytes() <= self._max_bytes // 2
         return min(len(self._slots) * 3 // (8 if is_roomy else 4), _MOST_KEYS)
 

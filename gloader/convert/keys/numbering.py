@@ -49,9 +49,8 @@ Dangling: TypeAlias = Literal["error", "drop", "node"]
 _TABLE_SHARE, _STAGE_SHARE, _BLOCK_SHARE = 2, 4, 8
 _READ_IDS: Final = 1024  # ids of each partition that are read at a time, on average
 MIN_BUDGET_BYTES: Final = 64 * 2**10  # a smaller budget would have no room for a hundred keys
-_MAX_BLOCK_BYTES: Final = (
-    3 * 2**20
-)  # a larger block would leave the processor's cache; it holds two keys of any length
+# A larger block would leave the processor's cache. It holds two keys of any length.
+_MAX_BLOCK_BYTES: Final = 3 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +291,8 @@ class Numbering:
             read = max(max_ids, min(self._partitions.num_partitions * _READ_IDS, self._budget // 64))
         for order in stream.order.pieces(stream.num_keys, read):
             ids = order.astype(np.int64)
-            if self._partitions is not None and cursor is not None and order.min() <= LEFT:
+            del order
+            if self._partitions is not None and cursor is not None and ids.min() <= LEFT:
                 ids = self._partitions.ids_in_turn(ids, cursor)
             for start in range(0, len(ids), max_ids):
                 yield ids[start : start + max_ids]
