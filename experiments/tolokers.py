@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -33,6 +33,9 @@ from gloader.config import ModelConfig
 from gloader.lab.bench.environment import provenance
 from gloader.models import build_model
 from gloader.training.inference.layerwise_inference import HeteroInference
+
+if TYPE_CHECKING:
+    from gloader.config import ModelName
 
 PUBLISHED: Final = {"graphsage": (82.43, 0.44), "gcn": (83.64, 0.67), "gat": (83.70, 0.47)}
 TOLERANCE: Final = 0.7  # points
@@ -94,7 +97,7 @@ def _kept(dataset: Dataset, model: str, split: int, options: argparse.Namespace)
     return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
-def _run(dataset: Dataset, model: str, split: int, options: argparse.Namespace) -> dict[str, Any]:
+def _run(dataset: Dataset, model: ModelName, split: int, options: argparse.Namespace) -> dict[str, Any]:
     """Train one network on one split; return its figures, in per cent."""
     started = time.perf_counter()
     labels = dataset.labels

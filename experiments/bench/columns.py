@@ -82,10 +82,10 @@ def _write(folder: Path, num_rows: int) -> None:
         "age": pa.array(random.integers(18, 90, num_rows)),
         "income": pa.array(income, mask=random.random(num_rows) < 0.02),
         "city": pa.array([f"city {each}" for each in range(50)]).take(
-            pa.array(random.integers(0, 50, num_rows))
+            pa.array(random.integers(0, 50, num_rows), pa.int64())
         ),
         "product": pa.array([f"p{each:05}" for each in range(20_000)]).take(
-            pa.array(random.integers(0, 20_000, num_rows))
+            pa.array(random.integers(0, 20_000, num_rows), pa.int64())
         ),
         "joined": pa.array(random.integers(10**9, 17 * 10**8, num_rows)).cast(pa.timestamp("s")),
         "active": pa.array(random.random(num_rows) < 0.5),

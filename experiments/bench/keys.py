@@ -19,6 +19,7 @@ import statistics
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -78,7 +79,7 @@ def factorize(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             columns = {"pandas": column.to_numpy(zero_copy_only=False)}
             columns["pandas of arrow"] = pd.array(column, dtype=pd.ArrowDtype(pa.large_string()))
 
-        def ours(column: pa.Array = column, kind: Any = kind) -> None:
+        def ours(column: Any = column, kind: Any = kind) -> None:
             with Numbering("a", kind, folder=folder, budget_bytes=2**32) as numbering:
                 stream = numbering.open_stream("keys")
                 for start in range(0, len(column), ROWS):
@@ -89,7 +90,7 @@ def factorize(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
         contenders: dict[str, Callable[[], object]] = {"gloader": ours}
         for name, values in columns.items():
-            contenders[name] = lambda values=values: pd.factorize(values)
+            contenders[name] = partial(pd.factorize, values)
         out[kind] = rounds(contenders, options.rounds)
     return out
 
@@ -210,13 +211,13 @@ def _warm(folder: Path) -> None:
             pass
 
 
-def texts(count: int) -> pa.Array:
+def texts(count: int) -> Any:
     """Return ``count`` different texts of 12 bytes."""
-    numbers = pc.utf8_lpad(pa.array(np.arange(count)).cast(pa.string()), 8, "0")
-    return pc.binary_join_element_wise("user", numbers, "")
+    numbers: Any = pc.utf8_lpad(pa.array(np.arange(count)).cast(pa.string()), 8, "0")
+    return pc.binary_join_element_wise(pa.scalar("user"), numbers, pa.scalar(""))
 
 
-def sixteen(numbers: Any) -> pa.Array:
+def sixteen(numbers: Any) -> Any:
     """Return texts of 16 bytes, which are the numbers in hexadecimal digits."""
     scattered = (numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).astype(">u8").view(np.uint8)
     digits = np.frombuffer(b"0123456789abcdef", np.uint8)
@@ -224,7 +225,9 @@ def sixteen(numbers: Any) -> pa.Array:
     data[:, 0::2] = digits[scattered.reshape(-1, 8) >> 4]
     data[:, 1::2] = digits[scattered.reshape(-1, 8) & 15]
     offsets = np.arange(0, 16 * len(numbers) + 1, 16, dtype=np.int32)
-    return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(offsets), pa.py_buffer(data))
+    return pa.StringArray.from_buffers(
+        len(numbers), pa.py_buffer(offsets.tobytes()), pa.py_buffer(data.tobytes())
+    )
 
 
 def rounds(contenders: dict[str, Callable[[], object]], count: int) -> dict[str, Any]:

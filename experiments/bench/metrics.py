@@ -108,7 +108,7 @@ def _data(metric: str, levels: int, num_scores: int) -> tuple[NDArray[np.float32
     scores = rng.standard_normal(num_scores, np.float32)
     scores += labels
     if levels:
-        scores = np.round(scores * (levels / 8)) / np.float32(levels / 8)
+        scores = (np.round(scores * (levels / 8)) / np.float32(levels / 8)).astype(np.float32)
     if METRICS[metric].kinds == ("values",):
         return scores, (scores + rng.standard_normal(num_scores, np.float32))
     return scores, labels

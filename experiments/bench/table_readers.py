@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,9 @@ import pyarrow.parquet as pq
 from gloader.convert.readers.arrow_stream import spilled_stream
 from gloader.convert.readers.open_table import open_table
 from gloader.errors import SourceError
+
+if TYPE_CHECKING:
+    from gloader.convert.readers.table_streams import Number
 
 FORMATS = ("e.csv", "e.csv.gz", "e.mtx", "e.parquet", "lz4.arrow", "plain.arrow", "stream")
 
@@ -61,7 +65,7 @@ def read(folder: Path, name: str, form: str) -> dict[str, float]:
     )
     ends = table.names[:2]
     if form == "read":
-        numbers = {ends[0]: "int64", ends[1]: "int64", table.names[2]: "float64"}
+        numbers: dict[str, Number] = {ends[0]: "int64", ends[1]: "int64", table.names[2]: "float64"}
         count = sum(len(arrays[0]) for arrays in table.read(numbers, error=SourceError))
     else:
         count = sum(batch.num_rows for batch in table.read_arrow(ends, error=SourceError))

@@ -23,6 +23,7 @@ from judged_links import JudgedLinks
 from score_table import HEAD, ScoreRow, markdown_table
 from scores import is_of_links, score, score_links
 
+from gloader.convert.keyed_graph import KeyedGraph
 from gloader.convert.options import SourceOptions
 from gloader.convert.registry import open_source
 from gloader.dataset.values import has_label
@@ -30,6 +31,8 @@ from gloader.lab.bench.environment import provenance
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from gloader.convert.source import GraphSource
 
 HERE = Path(__file__).resolve().parent
 _OF_INFERENCE = ("memory-budget", "device")  # settings that `gloader infer` takes as well
@@ -138,10 +141,18 @@ def _scores(
     return judge(benchmark, prepared, out, result, options)
 
 
+def _opened(benchmark: Benchmark) -> GraphSource:
+    """Return the benchmark's source, whose nodes have numbers."""
+    source = open_source(benchmark.source, SourceOptions())
+    if isinstance(source, KeyedGraph):
+        raise BenchmarkError(f"{benchmark.source} has nodes with keys; a benchmark's nodes have numbers")
+    return source.graph()
+
+
 def _judge_nodes(
     benchmark: Benchmark, prepared: Path, out: Path, result: dict[str, Any], options: argparse.Namespace
 ) -> tuple[float, ...]:
-    source = open_source(benchmark.source, SourceOptions())
+    source = _opened(benchmark)
     nodes: NDArray[np.int64] = getattr(source.splits, benchmark.split)
     nodes = nodes[has_label(source.labels)[nodes]]
     truth = source.labels[nodes]
@@ -158,7 +169,7 @@ def _judge_nodes(
 def _judge_links(
     benchmark: Benchmark, prepared: Path, out: Path, result: dict[str, Any], options: argparse.Namespace
 ) -> tuple[float, ...]:
-    judged = JudgedLinks.of(open_source(benchmark.source, SourceOptions()).links, benchmark.split)
+    judged = JudgedLinks.of(_opened(benchmark).links, benchmark.split)
     pairs = out / "pairs.npy"
     np.save(pairs, judged.pairs)
     scores = []
