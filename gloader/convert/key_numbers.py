@@ -1,4 +1,4 @@
-"""The numbering of a graph's keys before a conversion: tables with keys in, a graph with plain ids out.
+"""The numbering of a graph's keys before a conversion: tables with keys become a graph with plain ids.
 
 A *key* is a value that identifies a node. `plain_graph` makes a temporary folder for a conversion, and `numbered`
 numbers the keys there within the memory budget. It yields a `GraphSource` with plain ids, whose streams read the
@@ -16,6 +16,7 @@ from gloader.convert.keyed_graph import KeyedGraph
 from gloader.convert.keys.numbering import MIN_BUDGET_BYTES, Numbering
 from gloader.convert.keys.values import key_chunk
 from gloader.convert.numbered_graph import NumberedGraph
+from gloader.core.malformed import shown
 from gloader.core.paths import nearest_existing
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError, SourceError
@@ -55,10 +56,10 @@ def plain_graph(
     Raises
     ------
     ConfigError
-        A table of links has plain ids, and the graph has keys.
+        A table of links has plain ids, and the graph has keys. Or a dtype does not hold the numbers of a category.
     StoreExistsError, SpillError
         As `temporary_folder`.
-    SourceError, BudgetError, StoreWriteError
+    SourceError, FeatureValueError, ShapeError, BudgetError, StoreWriteError
         As `numbered`.
     """
     if not isinstance(source, KeyedGraph):
@@ -69,11 +70,27 @@ def plain_graph(
             f"--edge-table {options.edge_tables[0]}: tables of links have node ids, and the nodes of {source.origin} "
             "have keys; divide its edges with --edge-split 80/10/10"
         )
+    _check_indexes(source, options)
     budget = default_budget_bytes() if options.memory_budget_bytes is None else options.memory_budget_bytes
     with temporary_folder(out, _FOLDER_PREFIX, overwrite=options.overwrite) as folder:
         require_free_space(folder, source.id_bytes)
         with numbered(source, folder, options, budget_bytes=budget, progress=progress) as graph:
             yield graph
+
+
+def _check_indexes(graph: KeyedGraph, options: PrepareOptions) -> None:
+    """Raise ConfigError if a column ``as: index`` is to be stored in a dtype that does not hold all its numbers."""
+    # A column has up to 200,000 values, whose numbers float32 holds exactly.
+    for flag, dtype, columns in (
+        ("--dtype", options.stored_dtype, [each.columns for each in graph.nodes]),
+        ("--edge-dtype", options.stored_edge_dtype, [each.columns for each in graph.relations]),
+    ):
+        names = [shown(spec.name) for specs in columns for spec in specs if spec.kind == "index"]
+        if names and dtype != "float32":
+            raise ConfigError(
+                f"{graph.where}: the numbers of the values of {', '.join(names)} (as: index) are rounded by {flag} "
+                f"{dtype}; leave {flag} out, or take as: category or top: instead of as: index"
+            )
 
 
 @contextmanager
@@ -122,6 +139,10 @@ def numbered(
     SourceError
         A key is missing, is twice in a table of nodes, is in no such table, or has the wrong form. Or labels, a
         split or a column are malformed. The message names file, row and value.
+    FeatureValueError
+        A feature is missing, or is no number.
+    ShapeError
+        A table, or a file of features, labels or splits, has another number of rows than the type or relation.
     BudgetError
         The budget is too small. The message gives a sufficient one.
     StoreWriteError
@@ -196,13 +217,16 @@ def _append_nodes(
 
 @contextmanager
 def _naming_enough(budget_bytes: int, *, num_shares: int) -> Iterator[None]:
-    """Give errors of a budget that is too small for the keys a sufficient one. Each type has an equal share of it."""
+    """Add a sufficient budget to the error of a budget that is too small for the keys.
+
+    ``num_shares`` is the number of types with keys. Each of them has an equal share of the budget.
+    """
     try:
         yield
     except BudgetError as error:
         if not error.short_bytes:
             raise
-        # The rest of the conversion is planned behind the keys, and may need more.
+        # The rest of the conversion is planned after the keys are numbered, and may need more.
         enough = rounded_up(budget_bytes + num_shares * error.short_bytes)
         cause = error.cause.removesuffix(". Raise --memory-budget")
         raise BudgetError(

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gloader.convert.csc.edge_rules import check_chunk
 from gloader.convert.keys.values import interleaved, key_chunk
-from gloader.convert.readers.checked_rows import to_weights
-from gloader.convert.readers.edge_columns import to_seconds
-from gloader.convert.readers.node_arrays import to_ids
 from gloader.convert.readers.table_streams import regroup
-from gloader.convert.source import EdgeChunk, EdgeStream
+from gloader.convert.source import EdgeStream
 from gloader.core.malformed import shown
 from gloader.errors import GraphError, SourceError
 
@@ -32,8 +29,8 @@ if TYPE_CHECKING:
     from gloader.convert.csc.edge_rules import EdgeEnds
     from gloader.convert.keys.numbering import KeyStream, Numbering
     from gloader.convert.progress import PrepareProgress
-    from gloader.convert.readers.table_streams import Columns, Number, NumberTable, TableEdges
-    from gloader.convert.source import FeatureStream
+    from gloader.convert.readers.table_streams import Columns, NumberTable, TableEdges
+    from gloader.convert.source import EdgeChunk, FeatureStream
     from gloader.types import Relation
 
 
@@ -65,14 +62,9 @@ class EdgeKeys:
         ends = filter(None, (self.sources, self.destinations))
         return any(sum(numbering.resolve().dropped) for numbering, _ in ends)
 
-    @property
-    def is_joint(self) -> bool:
-        """True if both ends are in the same stream."""
-        return self.sources is not None and self.sources == self.destinations
-
     def ids(self, max_edges: int) -> Iterator[Columns]:
         """Yield the ids of the keyed ends, in groups of ``max_edges`` edges; -1 for a key that no node has."""
-        if self.sources is not None and self.is_joint:
+        if self.sources is not None and self.sources == self.destinations:
             numbering, stream = self.sources
             both = regroup(((ids,) for ids in numbering.ids(stream, 2 * max_edges)), 2 * max_edges)
             return ((pairs[0::2], pairs[1::2]) for (pairs,) in both)
@@ -152,21 +144,13 @@ class KeyedTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstDropped:
-    """The first edge that was dropped because no node has one of its keys."""
-
-    row: int  # its row in the table
-    column: str  # the column of the key
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NumberedEdges:
     """A relation's edges with ids in place of keys, without the edges that were dropped."""
 
     table: KeyedTable
     keys: EdgeKeys
     num_edges: int  # edges that are left
-    first_dropped: FirstDropped | None = None
+    first_dropped: tuple[int, str] | None = None  # row and key column of the first edge that was dropped
 
     @classmethod
     def of(cls, table: KeyedTable, keys: EdgeKeys) -> NumberedEdges:
@@ -181,7 +165,7 @@ class NumberedEdges:
             if first is None and not kept.all():
                 row = int(kept.argmin())
                 end = next(number for number, each in enumerate(ids) if each[row] < 0)
-                first = FirstDropped(row=done + row, column=table.key_columns[end][1])
+                first = done + row, table.key_columns[end][1]
             done += len(kept)
         return replace(numbered, num_edges=num_edges, first_dropped=first)
 
@@ -193,7 +177,7 @@ class NumberedEdges:
     def stream(self, ends: EdgeEnds | None = None) -> EdgeStream:
         """Return the edges as a stream. ``ends`` are their nodes, or None if these are not counted yet. Pure."""
         edges = self.table.edges
-        columns = self._columns()
+        columns = edges.columns(self.table.has_keys)
         return EdgeStream(
             chunks=partial(self._chunks, ends),
             num_edges=self.num_edges,
@@ -221,38 +205,17 @@ class NumberedEdges:
     def _chunks(self, ends: EdgeEnds | None, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in chunks of at most ``max_edges``; the values are checked here."""
         edges, first = self.table.edges, 0
-        columns, max_edges = self._columns(), min(max_edges, _CHUNK_EDGES)
+        columns, max_edges = edges.columns(self.table.has_keys), min(max_edges, _CHUNK_EDGES)
         others = regroup(edges.table.read(columns, error=GraphError), max_edges) if columns else None
         for ids in self.keys.ids(max_edges):
-            by_name: dict[str | None, NDArray[Any]] = {}
-            if others is not None:
-                by_name = dict(zip(columns, next(others), strict=True))
-            chunk = self._chunk(ids, by_name, first)
+            arrays = () if others is None else next(others)
+            given = iter(ids)
+            src, dst = (next(given) if is_key else None for is_key in self.table.has_keys)
+            chunk = edges.chunk(dict(zip(columns, arrays, strict=True)), first, (src, dst))
             if self.num_dropped:
                 chunk = self._without_dropped(chunk, ids, ends, first)
             first += len(ids[0])
             yield chunk
-
-    def _chunk(self, ids: Columns, by_name: Mapping[str | None, NDArray[Any]], first: int) -> EdgeChunk:
-        """Return the edges of consecutive rows, from the ids of their keys and the other columns by name."""
-        edges, given = self.table.edges, iter(ids)
-        src, dst = (
-            next(given)
-            if is_key
-            else to_ids(by_name[name], first=first, where=column_where(edges.table, name))
-            for name, is_key in zip((edges.src, edges.dst), self.table.has_keys, strict=True)
-        )
-        weight, time = by_name.get(edges.weight), by_name.get(edges.time)
-        return EdgeChunk(
-            src=src,
-            dst=dst,
-            weight=None
-            if weight is None
-            else to_weights(weight, first=first, where=column_where(edges.table, str(edges.weight))),
-            time=None
-            if time is None
-            else to_seconds(time, first=first, where=column_where(edges.table, str(edges.time))),
-        )
 
     def _without_dropped(
         self, chunk: EdgeChunk, ids: Columns, ends: EdgeEnds | None, first: int
@@ -271,19 +234,6 @@ class NumberedEdges:
                 first=first,
             )
         return chunk.take(_kept(ids))
-
-    def _columns(self) -> dict[str, Number]:
-        """Return the columns to read besides the keys, with the type in which each is read."""
-        edges = self.table.edges
-        columns: dict[str, Number] = {}
-        for name, is_key in zip((edges.src, edges.dst), self.table.has_keys, strict=True):
-            if not is_key:
-                columns[name] = "int64"
-        if edges.weight is not None:
-            columns[edges.weight] = "float64"
-        if edges.time is not None:
-            columns[edges.time] = "time"
-        return columns
 
 
 def _kept(ids: Columns) -> NDArray[np.bool_]:

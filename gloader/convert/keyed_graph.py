@@ -51,7 +51,7 @@ class KeyedNodes:
     kind: KeyKind | None = None  # the kind of the keys. None means that edges have plain node ids
     columns: tuple[ColumnSpec, ...] = ()  # the table's columns that become features
     missing: Fill | None = (
-        None  # what becomes of missing values in ``columns``. None means the conversion's option
+        None  # the fill for missing values in ``columns``. None means the conversion's option
     )
     # Feature rows in the order of the nodes, and each row's node or None.
     features: FeatureStream | None = None
@@ -60,9 +60,7 @@ class KeyedNodes:
     read_labels: Callable[[int], NDArray[Any]] | None = None  # reads the labels of N nodes from another file
     split: SplitSpec | None = None  # columns of ``table``
     read_splits: Callable[[int], Splits] | None = None  # reads the splits of N nodes from another file
-    num_nodes: int | None = (
-        None  # the number of nodes without keys; None means that it follows from the edges
-    )
+    num_nodes: int | None = None  # nodes of a type without keys; None means that it follows from the edges
     num_classes: int | None = None  # None means that it follows from the labels
 
     @property
@@ -86,7 +84,7 @@ class KeyedRelation:
     plain: EdgeStream | None = None  # the edges, if both ends are plain node ids; None with keys
     features: FeatureStream | None = None  # one row for each row of the table
     columns: tuple[ColumnSpec, ...] = ()  # the table's columns that become features
-    missing: Fill | None = None  # what becomes of missing values in ``columns``
+    missing: Fill | None = None  # the fill for missing values in ``columns``
 
     @property
     def has_times(self) -> bool:
@@ -129,7 +127,7 @@ class KeyedGraph:
 
     @property
     def reading_bytes(self) -> int:
-        """Return the memory for reading keys, besides their numberings: tables are read one after another."""
+        """Bytes of memory to read keys, besides their numberings. Tables are read one after another."""
         tables = [(nodes.table, [nodes.key]) for nodes in self.nodes if nodes.table is not None and nodes.key]
         tables += [
             (each.table.edges.table, [column for _, column in each.table.key_columns])

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from gloader.convert.keyed_graph import KeyedGraph, KeyedNodes, KeyedRelation
     from gloader.convert.keys.numbering import Numbering
     from gloader.convert.options import PrepareOptions
+    from gloader.convert.readers.table_streams import NumberTable
     from gloader.convert.source import EdgeStream, FeatureStream, Splits
+    from gloader.dataset.encoders import Encoders
     from gloader.types import Relation
 
 _COUNTED_EDGES: Final = 1 << 18  # edges per chunk while the largest id is found
@@ -173,16 +175,8 @@ class NumberedGraph:
         numbered = self._edges.get(each.relation)
         if each.columns and each.table is not None:
             table = each.table.edges.table
-            rows, encoders = encoded_features(
-                table,
-                each.columns,
-                num_rows=table.count_rows() if numbered is None else numbered.keys.num_rows,
-                train_rows=None,
-                missing=each.missing or self._options.missing_rule,
-                budget_bytes=self._budget_bytes,
-                notes=self._graph.notes,
-                what="edge features",
-            )
+            count = table.count_rows() if numbered is None else numbered.keys.num_rows
+            rows, encoders = self._encoded(table, each, count, None, "edge features")
         if rows is not None and numbered is not None:
             self._require_rows(rows, numbered.keys.num_rows, str(each.edge_file), "edges")
             rows = numbered.kept_rows(rows)
@@ -202,16 +196,8 @@ class NumberedGraph:
             if splits is not None and len(splits.train):
                 is_train = np.zeros(given, np.bool_)
                 is_train[splits.train] = True
-            features, encoders = encoded_features(
-                nodes.table,
-                nodes.columns,
-                num_rows=given,
-                train_rows=is_train,
-                missing=nodes.missing or self._options.missing_rule,
-                budget_bytes=self._budget_bytes,
-                notes=self._graph.notes,
-                what="features" if self._is_plain() else f"features of {nodes.name}",
-            )
+            what = "features" if self._is_plain() else f"features of {nodes.name}"
+            features, encoders = self._encoded(nodes.table, nodes, given, is_train, what)
         if features is not None:
             self._require_rows(features, given, self._graph.where, f"{nodes.name} nodes")
             features = with_zero_rows(features, self._counts[nodes.name])
@@ -222,6 +208,26 @@ class NumberedGraph:
             row_ids=nodes.row_ids,
             keys=self._keys(nodes.name),
             encoders=encoders,
+        )
+
+    def _encoded(
+        self,
+        table: NumberTable,
+        described: KeyedNodes | KeyedRelation,
+        num_rows: int,
+        is_train: NDArray[np.bool_] | None,
+        what: str,
+    ) -> tuple[FeatureStream, Encoders]:
+        """Return the features in the columns of a type's or relation's table; see `encoded_features`."""
+        return encoded_features(
+            table,
+            described.columns,
+            num_rows=num_rows,
+            train_rows=is_train,
+            missing=described.missing or self._options.missing_rule,
+            budget_bytes=self._budget_bytes,
+            notes=self._graph.notes,
+            what=what,
         )
 
     def _keys(self, name: str) -> NodeKeys | None:
@@ -244,7 +250,7 @@ class NumberedGraph:
         given, count = self._given[nodes.name], self._counts[nodes.name]
         names: tuple[str, ...] = ()
         if nodes.labels is not None and nodes.table is not None:
-            read = read_label_columns(
+            labels, names = read_label_columns(
                 nodes.table,
                 nodes.labels.columns,
                 as_=nodes.labels.as_,
@@ -252,7 +258,6 @@ class NumberedGraph:
                 budget_bytes=self._budget_bytes,
                 notes=self._graph.notes,
             )
-            labels, names = read.values, read.names
         elif nodes.read_labels is not None:
             labels = nodes.read_labels(given)
         else:
@@ -297,24 +302,28 @@ class NumberedGraph:
         report, kind = self._numberings[nodes.name].resolve(), self._numberings[nodes.name].kind
         if nodes.table is None:
             return f"of the edges, in order of first appearance, {kind}, {report.num_nodes:,}"
+        lacking = ["features 0"] * nodes.has_features + ["no label"] * nodes.is_labelled
         made = f" and {report.num_made:,} made for keys of edges" if report.num_made else ""
+        if made and lacking:
+            made += f": {', '.join(lacking)}"
         return f"{nodes.key} of {nodes.table.path.name}, {kind}, {report.num_given:,}{made}"
 
 
 def _dropped_note(edges: NumberedEdges) -> str:
     """Return the text on a relation's dropped edges, with the first key that no node has."""
-    first, table = edges.first_dropped, edges.table.edges.table
-    if first is None:
+    table = edges.table.edges.table
+    if edges.first_dropped is None:
         return ""
+    row, column = edges.first_dropped
     done, key = 0, ""
-    for batch in table.read_arrow([first.column], error=SourceError):
-        if first.row < done + batch.num_rows:
-            key = shown(batch.column(0)[first.row - done].as_py())
+    for batch in table.read_arrow([column], error=SourceError):
+        if row < done + batch.num_rows:
+            key = shown(batch.column(0)[row - done].as_py())
             break
         done += batch.num_rows
     return (
         f"dangling: {edges.num_dropped:,} edges of {table.path.name} dropped, first {key} of column "
-        f"{shown(first.column)} in row {first.row:,}"
+        f"{shown(column)} in row {row:,}"
     )
 
 

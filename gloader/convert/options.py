@@ -10,7 +10,7 @@ three parts ("80/10/10", or (0.8, 0.1, 0.1)).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from gloader.core.malformed import shown
 from gloader.errors import ConfigError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gloader.core.ids import RangePart
+    from gloader.dataset.encoders import Missing
 
 
 NONE: Final = "none"  # given instead of a column name, it leaves out times or features
@@ -137,9 +138,9 @@ NO_NEIGHBOURS: Final = "no neighbours"
 OrderName: TypeAlias = Literal["none", "degree", "community"]  # see `PrepareOptions.order`
 SplitBy: TypeAlias = Literal["random", "time"]  # see `PrepareOptions.edge_split_by`
 LabelsAs: TypeAlias = Literal["classes", "values"]  # see `SourceOptions.labels_as`
-# What stands for a missing feature: 0, the mean of the training rows, or this mean beside a column that is 1.
+# The fill for a missing feature: 0, the mean of the training rows, or this mean and one more column that is 1.
 Fill: TypeAlias = Literal["zero", "mean", "flag"]
-FILLS: Final = ("zero", "mean", "flag")
+FILLS: Final[tuple[Fill, ...]] = get_args(Fill)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +154,7 @@ class SourceOptions:
     dst: str | None = None  # for edges:FILE, the column of destinations; None means that it is found by name
     nodes: Path | None = None  # for edges:FILE, the table of nodes, whose keys the edges name
     node_key: str | None = (
-        None  # for edges:FILE, the column of keys in ``nodes``; None means that it is found by name
+        None  # for edges:FILE, the keys' column in ``nodes``; None means that it is found by name
     )
     columns: str | None = None  # for edges:FILE, the columns of ``nodes`` that become features
     keys: bool = False  # for edges:FILE, the ends are keys, which make the nodes
@@ -208,7 +209,7 @@ class PrepareOptions:
     dtype: str | None = None
     edge_dtype: str | None = None  # the stored edge feature dtype, with the same values
     allow_nan: bool = False  # features may be NaN or infinite
-    missing: Fill | None = None  # what stands for NaN and infinity in features; None refuses them
+    missing: Fill | None = None  # the fill for NaN and infinity in features; None refuses them
     order: OrderName = "none"  # node order: as in the source, by falling out-degree, or by community
     # The shares of edges in the link tables train, valid and test; edges of the last two are left out of the graph.
     # None means no edge split.
@@ -236,7 +237,7 @@ class PrepareOptions:
         return self.edge_dtype or "float32"
 
     @property
-    def missing_rule(self) -> Literal["error", "zero", "mean", "flag", "keep"]:
+    def missing_rule(self) -> Missing:
         """The rule for missing features, as an encoder takes it. Raises ConfigError for options that contradict."""
         if self.missing is not None and self.missing not in FILLS:
             raise ConfigError(f"missing {shown(self.missing)}; allowed: {', '.join(FILLS)}")

@@ -101,7 +101,7 @@ class PrepareReport:
     dataset_bytes: int  # bytes on disk
     spilled_bytes: int  # bytes of edges in temporary files
     budget_bytes: int  # the memory budget
-    key_seconds: float = 0.0  # time to number the keys, and to read labels and columns beside them
+    key_seconds: float = 0.0  # time to number the keys, and to read the labels and columns of their tables
     peak_bytes: int = 0  # peak memory without Python, libraries and kernels, measured between chunks
     links: dict[str, LinkReport] = field(default_factory=dict)  # a report for each link table
     # Short texts about the conversion by name, such as "not used"; also stored in the dataset.
@@ -197,9 +197,9 @@ def prepare(
 ) -> PrepareReport:
     """Write ``source`` as a dataset directory at ``out``. A failed conversion leaves no dataset.
 
-    Keys are numbered first, if the source has some. Edges are sorted within the memory budget. They are read once, or
-    twice if nodes are reordered. Features are read and written chunk by chunk, and derived
-    features are means over stored rows. The interpreter and the libraries take about 200 MB besides the budget.
+    If the source has keys, they are numbered first. Edges are sorted within the memory budget. They are read once, or
+    twice if nodes are reordered. Features are read and written chunk by chunk, and derived features are means over
+    stored rows. The interpreter and the libraries take about 200 MB besides the budget.
 
     Parameters
     ----------
@@ -212,6 +212,8 @@ def prepare(
     ------
     ShapeError, SourceError, BudgetError, ConfigError
         As `plan_source`, or a stream turns out shorter, longer or malformed.
+    FeatureValueError
+        A feature is missing or infinite, or its stored dtype does not hold it.
     GraphError
         An edge names an unknown node, has a weight that is negative or not finite, or a time out of range. Or a name
         cannot be stored.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from gloader.convert.csc.edge_rules import PlannedRelation
     from gloader.convert.options import PrepareOptions
-    from gloader.convert.source import AnySource, EdgeStream, GraphSource, LinkSource, NodeSource
+    from gloader.convert.source import AnySource, EdgeStream, GraphSource, LinkSource, NodeKeys, NodeSource
 
 
 # Bytes for the array writers' and the source files' buffers.
@@ -61,7 +61,7 @@ _USUAL_DEGREE = 32
 _CHUNK_KEYS = 1 << 16  # maximum number of keys per chunk
 # Bytes per key of a chunk: copies of the key, and its offset, hash and entry in the index with their copies.
 _KEY_COPIES, _KEY_CHUNK_BYTES = 4, 128
-# Bytes for the sort of an index: per key if all are sorted at once, and at least.
+# Bytes of memory for the sort of an index: per key if all keys are sorted at once, and the minimum.
 _KEY_SORT_BYTES, _LEAST_SORT_BYTES = 160, 1 << 20
 _PAIR_BYTES = 32  # bytes per row of a link table: source, destination, position and reverse position
 _LABEL_BYTES = {None: 0, "float32": 4, "int64": 8}  # bytes per link label by dtype; None means no labels
@@ -92,7 +92,6 @@ class KeyShares:
     """One node type's shares of the memory for writing its keys."""
 
     chunk_keys: int  # keys per chunk
-    chunk_bytes: int  # bytes of a chunk with its copies
     sort_bytes: int  # bytes for the sort of the index
 
 
@@ -151,15 +150,18 @@ def plan_prepare(source: AnySource, options: PrepareOptions, *, budget_bytes: in
     rows = {
         nodes.name: _row_shares(nodes, dims[nodes.name], options, budget_bytes=free) for nodes in featured
     }
-    keyed = [nodes for nodes in graph.nodes if nodes.keys is not None]
-    keys = {nodes.name: _key_shares(nodes, budget_bytes=free) for nodes in keyed}
+    keys = {
+        nodes.name: _plan_keys(nodes.keys, nodes.num_nodes, budget_bytes=free)
+        for nodes in graph.nodes
+        if nodes.keys is not None
+    }
     sorts = [_plan_edges(graph, each, options, budget_bytes=free) for each in relations]
     # If only a part of the rows is stored, a mean over another mean computes both at the same time. So the means of the
     # longest chain share the memory.
     num_shares = max(1, derivation_depth(graph)) if options.num_parts > 1 else 1
     parts = [sizes for _, sizes in sorts]
     parts += [_row_sizes(nodes, rows[nodes.name], options) for nodes in featured]
-    parts += [_key_sizes(nodes, keys[nodes.name]) for nodes in keyed]
+    parts += [sizes for _, sizes in keys.values()]
     parts.append(
         link_sizes(
             graph.links,
@@ -179,7 +181,7 @@ def plan_prepare(source: AnySource, options: PrepareOptions, *, budget_bytes: in
         free_bytes=free,
         chunk_edges=min((chunk_edges for chunk_edges, _ in sorts), default=1),
         rows=rows,
-        keys=keys,
+        keys={name: shares for name, (shares, _) in keys.items()},
         mean_bytes=free // num_shares,
         dataset_bytes=on_disk(num_bytes, num_arrays=num_arrays),
         scratch_bytes=max(part.scratch_bytes for part in parts),
@@ -386,25 +388,18 @@ def _row_sizes(nodes: NodeSource, shares: RowShares, options: PrepareOptions) ->
     )
 
 
-def _key_shares(nodes: NodeSource, *, budget_bytes: int) -> KeyShares:
-    """Divide the memory for writing a type's keys between a chunk and the sort of their index."""
-    mean_bytes = 0 if nodes.keys is None else nodes.keys.num_bytes // max(1, nodes.num_nodes)
-    key_bytes = _KEY_COPIES * mean_bytes + _KEY_CHUNK_BYTES
-    chunk_keys = max(1, min(_CHUNK_KEYS, nodes.num_nodes, budget_bytes // 4 // key_bytes))
-    return KeyShares(
-        chunk_keys=chunk_keys,
-        chunk_bytes=chunk_keys * key_bytes,
-        sort_bytes=min(budget_bytes // 2, _LEAST_SORT_BYTES + _KEY_SORT_BYTES * nodes.num_nodes),
-    )
+def _plan_keys(keys: NodeKeys, count: int, *, budget_bytes: int) -> tuple[KeyShares, PartSizes]:
+    """Divide the memory for writing a type's keys between a chunk and the sort of their index.
 
-
-def _key_sizes(nodes: NodeSource, shares: KeyShares) -> PartSizes:
-    """Return the memory and disk for a type's keys and their index."""
-    count, key_bytes = nodes.num_nodes, 0 if nodes.keys is None else nodes.keys.num_bytes
-    # Each key has an offset at most, a hash and a node. The buckets of the index take less than the hashes.
-    return PartSizes(
-        memory_bytes=shares.chunk_bytes + shares.sort_bytes,
-        dataset_bytes=key_bytes + 8 * (count + 1) + 3 * 8 * count,
+    ``count`` is N. Returns the shares, and the memory and disk for the keys and their index.
+    """
+    key_bytes = _KEY_COPIES * (keys.num_bytes // max(1, count)) + _KEY_CHUNK_BYTES
+    chunk_keys = max(1, min(_CHUNK_KEYS, count, budget_bytes // 4 // key_bytes))
+    sort_bytes = min(budget_bytes // 2, _LEAST_SORT_BYTES + _KEY_SORT_BYTES * count)
+    # Each text has an offset, and each key a hash and a node. The buckets of the index take less than the hashes.
+    return KeyShares(chunk_keys=chunk_keys, sort_bytes=sort_bytes), PartSizes(
+        memory_bytes=chunk_keys * key_bytes + sort_bytes,
+        dataset_bytes=keys.num_bytes + 8 * (count + 1) + 3 * 8 * count,
         scratch_bytes=16 * count,  # each hash with its node
         num_arrays=5,
     )

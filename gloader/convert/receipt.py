@@ -85,20 +85,14 @@ class Receipt:
 
     Parameters
     ----------
-    column_notes, unused, key_note, unreached, labels, label_names, splits, num_classes : the source's values
+    source : the graph before its features are wrapped
+    unreached : the type with training nodes, if no relation ends there; empty otherwise
     rules : changes to the edges of all relations
     """
 
-    column_notes: tuple[str, ...]  # texts on the roles of columns and arrays
-    unused: tuple[str, ...]  # names of columns and arrays that the dataset does not use
-    key_note: str  # text on the keys of nodes; empty without keys
-    unreached: str  # the type with training nodes, if no relation ends there; empty otherwise
-    labels: NDArray[Any]  # (N,) classes, -1 where unknown, or (N, k) values, NaN where unknown
-    label_names: tuple[str, ...]  # names of the classes, or of the k columns; empty without names
-    splits: Splits
-    num_classes: int
+    source: GraphSource
+    unreached: str
     rules: EdgeRules
-    num_nodes: dict[str, int] = field(default_factory=dict)  # nodes per type
     # Features and their stored dtype by type, and edge features and their stored dtype by relation.
     rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)
     edge_rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)
@@ -112,34 +106,39 @@ class Receipt:
     def of(cls, source: GraphSource, options: PrepareOptions) -> tuple[Receipt, GraphSource]:
         """Return an empty receipt, and the source with features that are checked and counted while they are read."""
         receipt = cls(
-            column_notes=source.column_notes,
-            unused=source.unused,
-            key_note=source.key_note,
+            source=source,
             unreached="" if options.add_reverse else _unreached(source),
-            labels=source.labels,
-            label_names=source.label_names,
-            splits=source.splits,
-            num_classes=source.num_classes,
             rules=options.rules,
-            num_nodes=source.num_nodes,
         )
-
         _ = options.missing_rule  # refuses options that contradict each other
         is_train = _train_mask(source) if options.missing in {"mean", "flag"} else None
 
-        def filled(
-            name: str, features: FeatureStream, where: str, mask: NDArray[np.bool_] | None
-        ) -> FeatureStream:
-            """Return features whose missing values are replaced, if the options ask for it."""
-            if options.missing is None:
-                return features
-            # A mask of another length comes with rows of a wrong number, which the checks of the source refuse.
-            fits = mask is not None and len(mask) == features.num_rows
-            rows = FilledRows(features, missing=options.missing, is_train=mask if fits else None, where=where)
-            receipt.filled[name] = rows
-            return rows.stream()
+        def checked(
+            name: str,
+            features: FeatureStream,
+            where: str,
+            mask: NDArray[np.bool_] | None,
+            *,
+            stored_as: str | None,
+            flag: str,
+        ) -> CheckedRows:
+            """Return features that are checked, and whose missing values are replaced if the options ask for it.
 
-        def checked(each: NodeSource) -> NodeSource:
+            ``mask`` marks the training rows; None means all rows. ``flag`` is the option of the dtype ``stored_as``.
+            """
+            if options.missing is not None:
+                # A mask of another length comes with rows of a wrong number, which the checks of the source refuse.
+                fits = mask is not None and len(mask) == features.num_rows
+                filled = FilledRows(
+                    features, missing=options.missing, is_train=mask if fits else None, where=where
+                )
+                receipt.filled[name] = filled
+                features = filled.stream()
+            return CheckedRows(
+                features, where=where, stored_as=stored_as, flag=flag, allow_nan=options.allow_nan
+            )
+
+        def checked_nodes(each: NodeSource) -> NodeSource:
             """Return a node type with checked features."""
             if each.given is None:
                 return each
@@ -148,13 +147,7 @@ class Receipt:
             mask = is_train if each.name == source.labelled else None
             if mask is not None and each.row_ids is not None:
                 mask = mask[each.row_ids]
-            rows = CheckedRows(
-                filled(each.name, each.given, where, mask),
-                where=where,
-                stored_as=options.dtype,
-                flag="--dtype",
-                allow_nan=options.allow_nan,
-            )
+            rows = checked(each.name, each.given, where, mask, stored_as=options.dtype, flag="--dtype")
             receipt.rows[each.name] = rows, options.stored_dtype
             return replace(each, features=rows.stream())
 
@@ -162,20 +155,16 @@ class Receipt:
             """Return a relation with checked edge features."""
             if each.edge_features is None:
                 return each
-            where = f"{source.where(each)}, edge features"
-            rows = CheckedRows(
-                filled(relation_text(each.relation), each.edge_features, where, None),
-                where=where,
-                stored_as=options.edge_dtype,
-                flag="--edge-dtype",
-                allow_nan=options.allow_nan,
+            name, where = relation_text(each.relation), f"{source.where(each)}, edge features"
+            rows = checked(
+                name, each.edge_features, where, None, stored_as=options.edge_dtype, flag="--edge-dtype"
             )
-            receipt.edge_rows[relation_text(each.relation)] = rows, options.stored_edge_dtype
+            receipt.edge_rows[name] = rows, options.stored_edge_dtype
             return replace(each, edge_features=rows.stream())
 
         return receipt, replace(
             source,
-            nodes=tuple(map(checked, source.nodes)),
+            nodes=tuple(map(checked_nodes, source.nodes)),
             relations=tuple(map(checked_edges, source.relations)),
             # A mask of the training rows, and its copy in the order of the rows.
             resident_bytes=source.resident_bytes + (0 if is_train is None else 2 * is_train.nbytes),
@@ -183,8 +172,8 @@ class Receipt:
 
     def counted(self, relation: Relation, edges: EdgeStream, *, budget_bytes: int) -> EdgeStream:
         """Return a relation's edges, which are counted while they are read. ``budget_bytes`` is the memory budget."""
-        if not self.marks and marked_bytes(sum(self.num_nodes.values()), budget_bytes):
-            self.marks = {name: np.zeros(count, np.bool_) for name, count in self.num_nodes.items()}
+        if not self.marks and marked_bytes(sum(self.source.num_nodes.values()), budget_bytes):
+            self.marks = {name: np.zeros(count, np.bool_) for name, count in self.source.num_nodes.items()}
         first, _, last = relation
         marks = self.marks.get(first), self.marks.get(last)
 
@@ -210,24 +199,25 @@ class Receipt:
         ----------
         edges : each relation's numbers of read and written edges
         """
+        source = self.source
         texts = {
-            "keys": self.key_note,
-            "columns": "; ".join(self.column_notes),
-            NOT_USED: ", ".join(self.unused),
+            "keys": source.key_note,
+            "columns": "; ".join(source.column_notes),
+            NOT_USED: ", ".join(source.unused),
             "edges read": _listed(self._edges_text(relation, report) for relation, report in edges.items()),
             "isolated nodes": self._isolated(),
             NO_NEIGHBOURS: self.unreached
             and f"no relation ends at {self.unreached}, so its nodes gather nothing from others; --add-reverse adds "
             "the reverse relations",
-            "feature values": _ranges(self.rows, is_named=len(self.num_nodes) > 1),
+            "feature values": _ranges(self.rows, is_named=len(source.num_nodes) > 1),
             "missing values": _listed(
                 (f"{name} " if len(self.filled) > 1 else "") + rows.text()
                 for name, rows in self.filled.items()
                 if rows.text()
             ),
             "edge feature values": _ranges(self.edge_rows, is_named=len(self.tallies) > 1),
-            **_label_texts(self.labels, self.num_classes, self.label_names),
-            "split": split_text(self.splits),
+            **_label_texts(source.labels, source.num_classes, source.label_names),
+            "split": split_text(source.splits),
         }
         return {name: text for name, text in texts.items() if text}
 
@@ -250,7 +240,7 @@ class Receipt:
         if not self.rules.deduplicate or self.rules.symmetrize or not tally.is_whole:
             return "parallel ones not counted"
         # Every node gets one self loop instead of the loops in the source.
-        added = self.num_nodes[NODE] - tally.num_loops if self.rules.self_loops else 0
+        added = self.source.num_nodes[NODE] - tally.num_loops if self.rules.self_loops else 0
         return f"{report.edges_read + added - report.num_edges:,} parallel ones merged"
 
     def _isolated(self) -> str:
@@ -261,9 +251,11 @@ class Receipt:
         if not any(isolated.values()):
             return "none"
         if list(isolated) == [NODE]:
-            return f"{isolated[NODE]:,} of {self.num_nodes[NODE]:,} have no edge"
+            return f"{isolated[NODE]:,} of {self.source.num_nodes[NODE]:,} have no edge"
         return _listed(
-            f"{count:,} of {self.num_nodes[name]:,} {name}" for name, count in isolated.items() if count
+            f"{count:,} of {self.source.num_nodes[name]:,} {name}"
+            for name, count in isolated.items()
+            if count
         )
 
 
@@ -392,7 +384,7 @@ class _LabelColumns:
         return text + missing
 
     def sizes(self, names: tuple[str, ...], *, are_flags: bool) -> str:
-        """Return the counts by column, or their ranges over many columns. ``are_flags``: all values are 0 and 1."""
+        """Return the counts by column, or their ranges over many columns. ``are_flags`` means values 0 and 1."""
         width = len(self.known)
         if width > _MOST_CLASSES:
             known = f"{_span(self.known)} known in a column"

@@ -8,7 +8,7 @@ is null or NaN. A value that cannot be read is refused with its file, row and co
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -99,12 +99,6 @@ class Numbers:
     values: NDArray[np.float64]  # (n, w), NaN where missing
     # (n, w): whole numbers beyond 2**53 that float32 does not hold. `values` may have a rounded number there
     is_inexact: NDArray[np.bool_]
-
-    @property
-    def is_finite(self) -> NDArray[np.bool_]:
-        """(n, w): neither missing nor infinite."""
-        finite: NDArray[np.bool_] = np.isfinite(self.values)
-        return finite
 
 
 def numbers(column: Any, *, width: int, place: Place) -> Numbers:
@@ -403,8 +397,3 @@ def in_order(values: Iterable[str]) -> list[str]:
     if all(_NUMBER.fullmatch(value) is not None for value in given):
         return sorted(given, key=lambda value: (float(value), value))
     return sorted(given)
-
-
-def at(place: Place, first: int) -> Place:
-    """Return ``place`` with the number of its first row moved to ``first``. Pure."""
-    return replace(place, first=first)

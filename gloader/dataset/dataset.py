@@ -530,6 +530,7 @@ class Dataset:
         return self._keyed(node_type).ids_of(keys, missing=missing)
 
     def _keyed(self, node_type: str | None) -> NodeTable:
+        """Return the table of a node type; None means the labelled type. Raises KeyError for an unknown type."""
         return self.labelled if node_type is None else self.node_tables[node_type]
 
     def in_original_order(self, values: NDArray[Any]) -> NDArray[Any]:

@@ -7,6 +7,7 @@ bit. An encoder is a frozen value: it holds the mean, the quantiles or the categ
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# What becomes of a column. number: its values. standard: (x - mean) / standard deviation. quantile: the share of
-# training rows below x, or the normal score of that share. bool: 0 and 1. vector: the numbers of a list. time: age in
-# days. category: one column of 0 and 1 for each value. index: the number of the value.
+# The features that a column becomes. number: its values. standard: (x - mean) / standard deviation. quantile: the share
+# of training rows below x, or the normal score of that share. bool: 0 and 1. vector: the numbers of a list. time: age
+# in days. category: one column of 0 and 1 for each value. index: the number of the value.
 EncoderKind: TypeAlias = Literal[
     "number", "standard", "quantile", "bool", "vector", "time", "category", "index"
 ]
-# What becomes of a missing value: an error, the feature 0, the mean of the training rows, or the mean beside a column
-# that is 1. "keep" keeps NaN and infinity (--allow-nan).
+# The rule for a missing value. error: it is refused. zero: the feature is 0. mean: the feature is the mean of the
+# training rows. flag: the mean, and one more feature that is 1. keep: NaN and infinity stay (--allow-nan).
 Missing: TypeAlias = Literal["error", "zero", "mean", "flag", "keep"]
 Score: TypeAlias = Literal["normal", "uniform"]
 
@@ -44,14 +45,17 @@ _FLAG: Final = "missing"
 _UNSEEN: Final = -1  # the code of a value that no training row has
 # Normal scores end where the share is 1e-7 away from 0 and 1, as in scikit-learn's QuantileTransformer.
 _LEAST_SHARE: Final = 1e-7
-_CURE: Final = "write a value there, or say what stands for it with missing: zero, mean or flag (--missing)"
+# The advice on a missing value that no setting fills.
+MISSING_CURE: Final = (
+    "write a value there, or say what stands for it with missing: zero, mean or flag (--missing)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnEncoder:
     """The rule that turns one column into features.
 
-    Which of the fields from ``mean`` on are used depends on ``kind``.
+    The fields from ``mean`` on belong to some kinds only, and have their default for the others.
     """
 
     column: str
@@ -59,9 +63,8 @@ class ColumnEncoder:
     missing: Missing = "error"
     has_flag: bool = False  # True if the last feature is 1 for rows with a missing value
     width: int = 1  # numbers in a row of the column; above 1 for lists
-    mean: tuple[
-        float, ...
-    ] = ()  # (width,) mean over training rows, in the unit of the column; of times in days
+    # (width,) mean over training rows, in the unit of the column; of times in days
+    mean: tuple[float, ...] = ()
     deviation: tuple[float, ...] = ()  # (width,) standard deviation over training rows, 1 where it is 0
     quantiles: tuple[float, ...] = ()  # (q,) quantiles of training rows at 0, 1/(q-1), ..., 1
     score: Score = "normal"  # what quantiles become
@@ -90,6 +93,11 @@ class ColumnEncoder:
         """Number of features."""
         num_values = len(self.values) + self.has_other if self.kind == "category" else self.width
         return num_values + self.has_flag
+
+    @property
+    def digest(self) -> str:
+        """The digest of the values in their order, for a network that learns a row for each."""
+        return hashlib.blake2b(json.dumps(self.values).encode(), digest_size=8).hexdigest()
 
     @property
     def num_bytes(self) -> int:
@@ -145,7 +153,7 @@ class ColumnEncoder:
         """Return the features (n, c) or (n, 1) of categories, and a mask of missing values."""
         codes, is_missing = self.codes(column, place=place)
         if self.missing in {"error", "keep"} and is_missing.any():
-            raise place.refused(int(is_missing.argmax()), "missing", _CURE)
+            raise place.refused(int(is_missing.argmax()), "missing", MISSING_CURE)
         if self.kind == "index":
             return codes.astype(np.float32)[:, None], is_missing
         rows = np.zeros((len(codes), len(self.values) + self.has_other), np.float32)
@@ -171,7 +179,7 @@ class ColumnEncoder:
         found = numbers(column, width=self.width, place=place)
         # Scaled numbers are floats in any case. Numbers that stay as they are may be ids, which must not be rounded.
         if not may_round and self.kind in {"number", "vector"}:
-            is_bad = found.is_inexact | (found.is_finite & is_rounded(found.values))
+            is_bad = found.is_inexact | (np.isfinite(found.values) & is_rounded(found.values))
             if is_bad.any():
                 row, entry = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
                 value = found.values[row, entry]
@@ -217,7 +225,7 @@ class ColumnEncoder:
         value = values[row, entry]
         seen = "missing" if np.isnan(value) else f"{value}"
         entry_text = f" (entry {entry} of its list)" if self.width > 1 else ""
-        raise place.refused(int(row), seen + entry_text, _CURE)
+        raise place.refused(int(row), seen + entry_text, MISSING_CURE)
 
     def _scaled(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the features (n, width) of numbers without missing ones, before they are rounded to float32."""
@@ -317,6 +325,16 @@ class Encoders:
     def dim(self) -> int:
         """F, the number of features."""
         return sum(each.dim for each in self.columns)
+
+    @property
+    def indexes(self) -> dict[int, ColumnEncoder]:
+        """The encoders of the features with codes (``as: index``), by the number of the feature, in ascending order."""
+        found, done = {}, 0
+        for each in self.columns:
+            if each.kind == "index":
+                found[done] = each
+            done += each.dim
+        return found
 
     @property
     def inputs(self) -> tuple[str, ...]:

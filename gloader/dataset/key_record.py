@@ -2,7 +2,7 @@
 
 A key is the name that a node has in the source: an integer, a text or a UUID (see `gloader.core.keys`). The arrays are:
 
-- ``keys``: int64 or uint64 (N,), uint8 (N, 16) for UUIDs, or the UTF-8 bytes of all texts, uint8 (B,), one behind the
+- ``keys``: int64 or uint64 (N,), uint8 (N, 16) for UUIDs, or the UTF-8 bytes of all texts, uint8 (B,), one after the
   other, with ``keys.offsets`` int64 (N + 1,). They are in the order of the source.
 - ``keys.hash``: uint64 (N,) hashes of the keys, ascending; ``keys.node``: int32 or int64 (N,), their nodes.
 - ``keys.buckets``: int64 (2**b + 1,). The hashes that begin with the bits i are at ``buckets[i] : buckets[i + 1]``.
@@ -33,7 +33,8 @@ KEY_DTYPES: Final[dict[str, tuple[str, ...]]] = {
     NODES: ("int32", "int64"),
     BUCKETS: ("int64",),
 }
-BUCKET_KEYS: Final = 128  # keys in a bucket on average: a bucket is on one page of hashes or two
+# On average, a bucket has 128 to 255 keys, whose hashes take 1 to 2 KiB. So it is on one page of hashes, or on two.
+BUCKET_KEYS: Final = 128
 _MAX_BITS: Final = 40  # maximum number of bits that choose a bucket
 
 

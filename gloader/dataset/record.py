@@ -45,9 +45,7 @@ _OF_NODES: Final = ("features", "features.scale", *LABELS, "original_ids", *KEY_
 EDGE_COLUMNS: Final = ("edge_features", "edge_features.scale", "edge_time")
 _OF_EDGES: Final = (*EDGES, "edge_weight", *EDGE_COLUMNS)
 MATRICES: Final = ("features", "edge_features")  # feature matrices, whose rows may be divided over machines
-LABELS_ENTRY: Final = (
-    "labels"  # the metadata entry about labels: {"kind": LabelKind, "names": [text, ...] or absent}
-)
+LABELS_ENTRY: Final = "labels"  # metadata entry: {"kind": LabelKind, "names": [text, ...] or absent}
 
 
 def check_record(root: Path, manifest: Manifest) -> DatasetSchema:

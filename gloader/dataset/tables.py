@@ -442,6 +442,7 @@ class NodeTable:
 
     @cached_property
     def _keys(self) -> NodeKeys:
+        """The reader of the keys, also for nodes without keys, whose requests it refuses."""
         return NodeKeys(self._arrays, self.name, self.num_nodes)
 
     def _features(self) -> FeatureRows:

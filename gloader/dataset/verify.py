@@ -123,7 +123,7 @@ def verify_dataset(
     """Check every byte of the dataset or feature store at ``path``. Check a dataset's ids, labels and links too.
 
     Damage is in the report, and raises no error. The check takes the memory of two buffers, and one bit per node if the
-    dataset has original ids.
+    dataset has original ids or keys.
 
     Parameters
     ----------
@@ -147,16 +147,12 @@ def verify_dataset(
                 offsets = manifest.arrays[array.removesuffix(plain) + "indptr"]
                 by_array[array] = TimeCheck(array_pieces(root, offsets, os_io=os_io))
             elif plain in (OFFSETS, BUCKETS, HASHES):
-                ends = {OFFSETS: KEYS, BUCKETS: HASHES}
-                end = (
-                    manifest.arrays[array.removesuffix(plain) + ends[plain]].shape[0]
-                    if plain in ends
-                    else None
-                )
-                by_array[array] = AscendingCheck(plain, end)
-            elif (
-                plain != KEYS and plain.partition(".")[0] not in MATRICES
-            ):  # any feature value and scale is valid
+                # The last offset is the number of bytes of the texts, and the last bucket ends with the hashes.
+                ends = {OFFSETS: KEYS, BUCKETS: HASHES}.get(plain)
+                last = None if ends is None else manifest.arrays[array.removesuffix(plain) + ends].shape[0]
+                by_array[array] = AscendingCheck(plain, last)
+            # Any key, feature value and scale is valid.
+            elif plain != KEYS and plain.partition(".")[0] not in MATRICES:
                 by_array[array] = ValueCheck(plain, limits)
         for table in schema.links:
             bounds = link_limits(manifest, schema, table)

@@ -15,11 +15,12 @@ from gloader.models.link_network import (
     encoder_of,
 )
 from gloader.models.network import GraphNetwork, HeteroNetwork
-from gloader.models.schema import Schema
+from gloader.models.schema import CodeColumn, Schema, code_dim
 
 __all__ = [
     "DECODERS",
     "HETERO_MODELS",
+    "CodeColumn",
     "Decoder",
     "DotDecoder",
     "GraphNetwork",
@@ -30,6 +31,7 @@ __all__ = [
     "build_decoder",
     "build_hetero_model",
     "build_model",
+    "code_dim",
     "encoder_of",
     "takes_edge_features",
 ]

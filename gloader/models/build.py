@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from gloader.config import ModelConfig
     from gloader.models.conv import Conv
+    from gloader.models.schema import CodeColumn
     from gloader.types import Relation
 
 
@@ -87,6 +88,7 @@ def build_model(
     num_layers: int,
     add_self_loops: bool = True,
     edge_dim: int = 0,
+    codes: tuple[CodeColumn, ...] = (),
 ) -> GraphNetwork:
     """Return the network for one node type from ``config``, initialised from torch's global generator.
 
@@ -100,6 +102,7 @@ def build_model(
     add_self_loops : False if the dataset was prepared with ``--self-loops``
     edge_dim : F_e, edge feature width; 0 without edge features or to ignore them. Only models with
         `takes_edge_features` read them
+    codes : the feature columns in place of which the network reads learned numbers, from left to right
 
     Raises
     ------
@@ -113,7 +116,7 @@ def build_model(
         raise ConfigError(
             "model 'gine' needs edge features, and there are none; use a dataset with edge features, or another model"
         )
-    schema = Schema.of_one_type(in_dim)
+    schema = Schema.of_one_type(in_dim, codes)
     layers = _build_layers(
         config,
         schema,
@@ -250,7 +253,8 @@ def _build_layers(
     edge_dim, add_self_loops : see `build_model`
     """
     inputs, *reaching = schema.reaching(len(widths))  # the types in the input, then after each layer
-    in_dims = {name: schema.feature_dims[name] or schema.learned_dim or config.hidden for name in inputs}
+    read_dims = {name: schema.feature_dims[name] or schema.learned_dim or config.hidden for name in inputs}
+    in_dims = {name: dim + schema.added_dim(name) for name, dim in read_dims.items()}
     layers = []
     for depth, (types, width) in enumerate(zip(reaching, widths, strict=True)):
         convs: dict[Relation, Conv] = {}
@@ -272,8 +276,10 @@ def _build_layers(
                 convs[relation] = conv
         rooted = types if config.name in HETERO_MODELS else ()
         roots = {name: nn.Linear(in_dims[name], width) for name in rooted}
-        layers.append(Layer(roots=roots, relations=convs, in_dims=in_dims, out_dim=width))
-        in_dims = dict.fromkeys(types, width)
+        layers.append(
+            Layer(roots=roots, relations=convs, read_dims=read_dims, in_dims=in_dims, out_dim=width)
+        )
+        read_dims, in_dims = dict.fromkeys(types, layers[-1].sum_dim), dict.fromkeys(types, width)
     return layers
 
 

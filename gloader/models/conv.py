@@ -242,6 +242,9 @@ class Layer:
 
     roots: Mapping[str, nn.Linear]  # by type: the Linear, with bias, for the node's own row
     relations: Mapping[Relation, Conv]  # in the order of the dataset's record
+    read_dims: Mapping[
+        str, int
+    ]  # width of each type's rows as they are stored: features, or sums of the layer below
     in_dims: Mapping[str, int]  # width of each type's rows that enter the layer
     out_dim: int  # width of the rows that leave the layer
 

@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
+from gloader.models.code_rows import CodeRows
 from gloader.models.schema import key_of
 from gloader.types import EDGE, NODE
 
@@ -42,7 +43,7 @@ class GraphNetwork(nn.Module):
 
     Parameters
     ----------
-    schema : types, widths and relations
+    schema : types, widths, relations, and feature columns with codes
     layers : the L layers, from the input features on
     parts : modules with the parameters, by name
     activation : function between layers
@@ -76,6 +77,9 @@ class GraphNetwork(nn.Module):
         self.mlp = head
         # A list of pairs keeps the order of the types. torch would sort the names of a dict.
         self.embs = nn.ParameterDict([[key_of(name), rows] for name, rows in (learned or {}).items()])
+        # Types that do not reach the output have no parameters.
+        coded = {name: codes for name, codes in schema.codes.items() if name in layers[0].in_dims}
+        self.codes = nn.ModuleDict({key_of(name): CodeRows(codes) for name, codes in coded.items()})
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -155,32 +159,39 @@ class GraphNetwork(nn.Module):
             x = layer.forward(entered, hop, num_rows)
         return {name: self.leave(x[name]) for name in self.targets}
 
-    def enter(self, depth: int, node_type: str, x: torch.Tensor) -> torch.Tensor:
-        """Return layer ``depth``'s input rows from the output below.
+    def enter(self, depth: int, node_type: str, x: torch.Tensor, first: int = 0) -> torch.Tensor:
+        """Return layer ``depth``'s input rows from the output below, or from the features.
 
         Parameters
         ----------
         depth : 0 for the first layer, L for the head
         node_type : the rows' type
-        x : (n, width) output rows from the layer below
+        x : (n, width) output rows from the layer below; for layer 0 the features
+        first : number of the first row, for messages
+
+        Raises
+        ------
+        ConfigError
+            A code of a category is out of range, see `CodeRows`.
         """
         if depth == 0:
-            return x
+            key = key_of(node_type)
+            return self.codes[key](x, first) if key in self.codes else x
         # These steps belong to the next layer, not to the layer below: layer-wise inference keeps plain outputs between
         # layers, on disk if needed, and passes them through this method as it reads them.
         if len(self._norms) >= depth:
             x = _normalised(self._norms[depth - 1][node_type], x)
         return functional.dropout(self._activation(x), self.dropout, training=self.training)
 
-    def enter_sums(self, depth: int, node_type: str, sums: torch.Tensor) -> torch.Tensor:
+    def enter_sums(self, depth: int, node_type: str, sums: torch.Tensor, first: int = 0) -> torch.Tensor:
         """Return layer ``depth``'s input rows from the sums below.
 
         Parameters
         ----------
-        depth, node_type : see `enter`
+        depth, node_type, first : see `enter`
         sums : (n, sum_dim) sums; for layer 0 the features
         """
-        return self.enter(depth, node_type, self.finish(depth - 1, sums) if depth else sums)
+        return self.enter(depth, node_type, self.finish(depth - 1, sums) if depth else sums, first)
 
     def finish(self, depth: int, sums: torch.Tensor) -> torch.Tensor:
         """Return layer ``depth``'s output for its sums (n, sum_dim)."""

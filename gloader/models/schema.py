@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from torch import nn
@@ -36,6 +36,30 @@ def key_of(name: str | Relation) -> str:
 
 @near_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CodeColumn:
+    """A feature column with codes, the numbers of categories, in place of which a network reads learned numbers.
+
+    The codes are 0 to ``num_values`` - 1, and -1 for a value that no training row has.
+    """
+
+    name: str  # the column of the table, such as "city"
+    column: int  # its number among the features
+    num_values: int
+    digest: str  # of the values in the order of their codes; see `gloader.dataset.encoders`
+    dim: int  # learned numbers for each value
+
+
+@near_keywords
+def code_dim(num_values: int, hidden: int) -> int:
+    """Return the learned numbers for each of ``num_values`` categories, at most ``hidden``. Pure.
+
+    This is fastai's rule for tables, ``1.6 n^0.56``: 8 for 18 values, 21 for 100, 77 for 1,000.
+    """
+    return max(1, min(hidden, round(1.6 * num_values**0.56)))
+
+
+@near_keywords
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
     """The types and relations of a graph, in the order of its record.
 
@@ -50,11 +74,19 @@ class Schema:
     relations: tuple[Relation, ...]
     # Types of the output rows: the classified type, or the types of both ends of links.
     targets: tuple[str, ...]
+    # The columns with codes of each type that has some, from left to right.
+    codes: Mapping[str, tuple[CodeColumn, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of_one_type(cls, dim: int) -> Schema:
+    def of_one_type(cls, dim: int, codes: tuple[CodeColumn, ...] = ()) -> Schema:
         """Return the schema of a graph with one type and ``dim`` features; its node count stays 0. Pure."""
-        return cls(num_nodes={NODE: 0}, feature_dims={NODE: dim}, relations=(EDGE,), targets=(NODE,))
+        return cls(
+            num_nodes={NODE: 0},
+            feature_dims={NODE: dim},
+            relations=(EDGE,),
+            targets=(NODE,),
+            codes={NODE: codes} if codes else {},
+        )
 
     def __post_init__(self) -> None:
         """Check that every target and every end of a relation is a known type."""
@@ -88,6 +120,10 @@ class Schema:
             needed = needed | {source for source, _, destination in self.relations if destination in needed}
             by_depth.append(needed)
         return tuple(tuple(name for name in self.num_nodes if name in names) for names in reversed(by_depth))
+
+    def added_dim(self, node_type: str) -> int:
+        """Return by how much a type's rows widen when learned numbers replace its codes; see `CodeColumn`. Pure."""
+        return sum(each.dim - 1 for each in self.codes.get(node_type, ()))
 
     @property
     def learned_dim(self) -> int | None:

@@ -8,23 +8,27 @@ weights: the trained features of nodes without features.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, astuple, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, get_args
 
 from gloader.config import HETERO_MODELS, ModelConfig
+from gloader.dataset.schema import relation_text
+from gloader.errors import ConfigError
 from gloader.models import (
+    CodeColumn,
     GraphNetwork,
     LinkNetwork,
     Schema,
     build_decoder,
     build_hetero_model,
     build_model,
+    code_dim,
     takes_edge_features,
 )
 from gloader.training.dataset_checks import require_model
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from gloader.config import TrainSettings
@@ -47,13 +51,14 @@ class ModelSpec:
     num_layers: int
     add_self_loops: bool  # False if the graph stores a loop at each node
     edge_dim: int = 0  # width of the edge features that the network reads
+    codes: tuple[CodeColumn, ...] = ()  # the feature columns with codes, from left to right
 
     has_types: ClassVar[bool] = False  # whether the network takes batches of several types
 
     @property
     def schema(self) -> Schema:
         """The graph as a graph of several types would be described: one type and one relation, no node count."""
-        return Schema.of_one_type(self.in_dim)
+        return Schema.of_one_type(self.in_dim, self.codes)
 
     @property
     def uses_edge_features(self) -> bool:
@@ -69,6 +74,10 @@ class ModelSpec:
         """Return the same specification: the weights do not depend on the node count."""
         return self
 
+    def with_one_value(self) -> ModelSpec:
+        """Return the specification with one value in each column with codes. Memory is measured with such networks."""
+        return replace(self, codes=_with_one_value(self.codes))
+
     def build(self) -> GraphNetwork:
         """Return the network, freshly initialised."""
         return build_model(
@@ -78,6 +87,7 @@ class ModelSpec:
             num_layers=self.num_layers,
             add_self_loops=self.add_self_loops,
             edge_dim=self.edge_dim,
+            codes=self.codes,
         )
 
 
@@ -108,6 +118,11 @@ class HeteroModelSpec:
         num_nodes = {name: max(1, counts.get(name, 1)) for name in self.schema.num_nodes}
         return replace(self, schema=replace(self.schema, num_nodes=num_nodes))
 
+    def with_one_value(self) -> HeteroModelSpec:
+        """Return the specification with one value in each column with codes. Memory is measured with such networks."""
+        codes = {name: _with_one_value(columns) for name, columns in self.schema.codes.items()}
+        return replace(self, schema=replace(self.schema, codes=codes))
+
     def build(self) -> GraphNetwork:
         """Return the network, freshly initialised."""
         return build_hetero_model(
@@ -117,6 +132,11 @@ class HeteroModelSpec:
             num_layers=self.num_layers,
             has_head=self.has_head,
         )
+
+
+def _with_one_value(codes: tuple[CodeColumn, ...]) -> tuple[CodeColumn, ...]:
+    """Return columns of one value each, with as many learned numbers as before."""
+    return tuple(replace(each, num_values=1) for each in codes)
 
 
 EncoderSpec: TypeAlias = ModelSpec | HeteroModelSpec
@@ -142,6 +162,10 @@ class LinkSpec:
     def with_rows(self, counts: Mapping[str, int]) -> LinkSpec:
         """Return the specification with the encoder's `with_rows`."""
         return replace(self, encoder=self.encoder.with_rows(counts))
+
+    def with_one_value(self) -> LinkSpec:
+        """Return the specification with the encoder's `with_one_value`."""
+        return replace(self, encoder=self.encoder.with_one_value())
 
     def build(self) -> LinkNetwork:
         """Return the network, freshly initialised."""
@@ -182,7 +206,7 @@ def spec_of(
     ------
     ConfigError
         The model is for one node type and the dataset has several, or the model needs edge features that do not exist
-            or are not read.
+            or are not read, or that hold codes of categories.
     """
     require_model(settings, dataset)
     config, num_layers = settings.model, len(settings.loader.sampling.fanouts)
@@ -192,7 +216,7 @@ def spec_of(
     if config.name in HETERO_MODELS:
         return HeteroModelSpec(
             config=config,
-            schema=schema_of(dataset, targets),
+            schema=replace(schema_of(dataset, targets), codes=codes_of(dataset, config.hidden)),
             out_dim=out_dim,
             num_layers=num_layers,
             has_head=targets is None,
@@ -204,7 +228,38 @@ def spec_of(
         num_layers=num_layers,
         add_self_loops=not dataset.has_self_loops,
         edge_dim=_edge_dim(settings, dataset) if takes_edge_features(config.name) else 0,
+        codes=codes_of(dataset, config.hidden).get(dataset.labelled.name, ()),
     )
+
+
+def codes_of(dataset: Dataset, hidden: int) -> dict[str, tuple[CodeColumn, ...]]:
+    """Return the columns with codes of each type that has some, with tables for a network of width ``hidden``. Pure."""
+    found = {}
+    for name in dataset.node_types:
+        encoders = dataset.encoders(name)
+        if encoders is not None and encoders.indexes:
+            found[name] = tuple(
+                CodeColumn(
+                    name=each.column,
+                    column=number,
+                    num_values=len(each.values),
+                    digest=each.digest,
+                    dim=code_dim(len(each.values), hidden),
+                )
+                for number, each in encoders.indexes.items()
+            )
+    return found
+
+
+def codes_text(spec: AnyModelSpec) -> str:
+    """Return a line on the columns with codes and the widths of their tables, or "" without such columns. Pure."""
+    codes, has_types = spec.encoder.schema.codes, spec.has_types
+    texts = [
+        f"{f'{name}.' if has_types else ''}{each.name} ({each.num_values:,} values) as {each.dim} numbers"
+        for name, columns in codes.items()
+        for each in columns
+    ]
+    return f"learned numbers for categories: {', '.join(texts)}" if texts else ""
 
 
 def edge_feature_rows(dataset: Dataset) -> FeatureRows | None:
@@ -216,8 +271,18 @@ def edge_feature_rows(dataset: Dataset) -> FeatureRows | None:
 def _edge_dim(settings: TrainSettings, dataset: Dataset) -> int:
     """Return the width of the batches' edge features, or 0."""
     rows = edge_feature_rows(dataset)
-    is_read = settings.loader.sampling.edge_features != "none"
-    return rows.feature_dim if rows is not None and is_read else 0
+    if rows is None or settings.loader.sampling.edge_features == "none":
+        return 0
+    (relation,) = dataset.relations
+    encoders = dataset.encoders(relation_text(relation))
+    if encoders is not None and encoders.indexes:
+        names = ", ".join(repr(each.column) for each in encoders.indexes.values())
+        raise ConfigError(
+            f"the edge features of {dataset.name} hold codes of categories ({names}, as: index), which model "
+            f"{settings.model.name!r} would read as amounts; prepare them with as: category, or leave edge features "
+            "out with --edge-features none"
+        )
+    return rows.feature_dim
 
 
 def schema_of(dataset: Dataset, targets: tuple[str, ...] | None = None) -> Schema:
@@ -242,7 +307,7 @@ def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
     content = asdict(spec)
     if isinstance(spec, LinkSpec):
         return content | {"encoder": spec_content(spec.encoder), "ends": list(spec.ends)}
-    if spec.has_types:
+    if isinstance(spec, HeteroModelSpec):
         # Pairs keep the order of types, which is part of the model. JSON objects promise no order.
         content["schema"] = {
             "types": [
@@ -251,7 +316,19 @@ def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
             "relations": [list(relation) for relation in spec.schema.relations],
             "targets": list(spec.schema.targets),
         }
-    return content
+        if spec.schema.codes:
+            content["schema"]["codes"] = {
+                name: _codes_content(codes) for name, codes in spec.schema.codes.items()
+            }
+        return content
+    # Without codes there is no entry, as in checkpoints of earlier versions.
+    del content["codes"]
+    return content | ({"codes": _codes_content(spec.codes)} if spec.codes else {})
+
+
+def _codes_content(codes: tuple[CodeColumn, ...]) -> list[list[Any]]:
+    """Return columns with codes as JSON values for `_parse_codes`."""
+    return [list(astuple(each)) for each in codes]
 
 
 def parse_spec(content: Mapping[str, Any], file: Path) -> AnyModelSpec:
@@ -299,7 +376,7 @@ def _parse_encoder_spec(content: Mapping[str, Any], file: Path) -> EncoderSpec:
         raise TypeError(f"the model in {file} has the wrong entries: {sorted(content)}")
     config = ModelConfig(**content["config"])
     if kind is ModelSpec:
-        return ModelSpec(**{**content, "config": config})
+        return ModelSpec(**{**content, "config": config, "codes": _parse_codes(content.get("codes", ()))})
     return HeteroModelSpec(**{**content, "config": config, "schema": _parse_schema(content["schema"])})
 
 
@@ -309,7 +386,7 @@ def _parse_schema(content: Mapping[str, Any]) -> Schema:
         content = {name: value for name, value in content.items() if name != "labelled"} | {
             "targets": [content["labelled"]]
         }
-    if set(content) != {"types", "relations", "targets"}:
+    if set(content) - {"codes"} != {"types", "relations", "targets"}:
         raise TypeError(f"its schema has the entries {sorted(content)}")
     return Schema(
         num_nodes={str(name): int(count) for name, count, _ in content["types"]},
@@ -318,4 +395,15 @@ def _parse_schema(content: Mapping[str, Any]) -> Schema:
             (str(source), str(name), str(destination)) for source, name, destination in content["relations"]
         ),
         targets=tuple(map(str, content["targets"])),
+        codes={str(name): _parse_codes(codes) for name, codes in content.get("codes", {}).items()},
+    )
+
+
+def _parse_codes(content: Sequence[Sequence[Any]]) -> tuple[CodeColumn, ...]:
+    """Return the columns with codes in ``content``, an entry that `spec_content` makes."""
+    return tuple(
+        CodeColumn(
+            name=str(name), column=int(column), num_values=int(count), digest=str(digest), dim=int(dim)
+        )
+        for name, column, count, digest, dim in content
     )

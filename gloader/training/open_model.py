@@ -8,7 +8,7 @@ all neighbours. Of several machines, each may hold a part of the feature rows; t
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gloader.core.ids import require_all_rows
@@ -25,7 +25,7 @@ from gloader.plan.demand import topology_share
 from gloader.plan.too_small import naming_enough
 from gloader.training.dataset_checks import KIND_OF_TASK, num_outputs
 from gloader.training.inference.layerwise_inference import HeteroInference
-from gloader.training.model_spec import LinkSpec, ModelSpec, edge_feature_rows, schema_of
+from gloader.training.model_spec import LinkSpec, ModelSpec, codes_of, edge_feature_rows, schema_of
 from gloader.types import EDGE
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from gloader.dataset import Dataset
     from gloader.dataset.tables import FeatureRows
+    from gloader.models import CodeColumn
     from gloader.training.checkpoint.save import Checkpoint
     from gloader.training.run_inference import MachineRows
     from gloader.types import FeatureSource, IdArray
@@ -210,8 +211,9 @@ def _open(
         rows = edge_feature_rows(dataset)
         assert rows is not None  # noqa: S101 - `_require_fit` has checked it
         edge_features[EDGE], edge_feature_bytes = place.open_rows(rows, stack, ring_bytes=_RING_BYTES)
-    # Without learned rows the weights are small and count as code.
-    weight_bytes = sum(parameter.nbytes for parameter in model.parameters()) if spec.has_types else 0
+    # Without learned rows or numbers the weights are small and count as code.
+    has_tables = spec.has_types or bool(spec.schema.codes)
+    weight_bytes = sum(parameter.nbytes for parameter in model.parameters()) if has_tables else 0
     inference = HeteroInference(
         graph=graph,
         features=features,
@@ -251,6 +253,9 @@ def _require_fit(dataset: Dataset, checkpoint: Checkpoint) -> None:
                 f"the checkpoint's network reads {encoder.edge_dim} features per edge; dataset {dataset.name} has "
                 f"{edge_dim}"
             )
+        _require_codes(
+            encoder.codes, codes_of(dataset, encoder.config.hidden).get(dataset.labelled.name, ()), dataset
+        )
         return
     # ``theirs`` describes the checkpoint's dataset, and ``ours`` the given one.
     theirs = encoder.schema
@@ -275,3 +280,21 @@ def _require_fit(dataset: Dataset, checkpoint: Checkpoint) -> None:
                 f"the checkpoint is of another dataset: its {what}: {of_checkpoint}; those of {dataset.name}: "
                 f"{of_dataset}"
             )
+    codes = codes_of(dataset, encoder.config.hidden)
+    for name in theirs.num_nodes:
+        _require_codes(theirs.codes.get(name, ()), codes.get(name, ()), dataset)
+
+
+def _require_codes(theirs: tuple[CodeColumn, ...], ours: tuple[CodeColumn, ...], dataset: Dataset) -> None:
+    """Raise CheckpointError if a type's columns with codes differ between the checkpoint and the dataset."""
+    # A network knows categories by their codes alone: other values would get the learned numbers of wrong ones.
+    if [replace(each, dim=0) for each in theirs] != [replace(each, dim=0) for each in ours]:
+        of_checkpoint, of_dataset = (
+            ", ".join(f"{each.name} (column {each.column}, {each.num_values:,} values)" for each in codes)
+            or "none"
+            for codes in (theirs, ours)
+        )
+        raise CheckpointError(
+            f"the checkpoint is of another dataset: its columns as: index: {of_checkpoint}; those of {dataset.name}: "
+            f"{of_dataset}, or with other values"
+        )

@@ -119,12 +119,15 @@ def step_bytes(
     objective : the loss
     """
     # A full step is not run: it would take memory before the budget is divided. Learned rows do not count as weights:
-    # a step holds gradients only of the rows that the batch uses, as many as the batch has nodes.
+    # a step holds gradients only of the rows that the batch uses, as many as the batch has nodes. Learned numbers of
+    # categories have dense gradients of a known size, so that the measured network needs no large tables.
+    given, spec = spec, spec.with_one_value()
+    code_bytes = parameter_bytes(given) - parameter_bytes(spec)
     weight_bytes = parameter_bytes(spec.with_rows({}))
     sample_bytes = max(_SAMPLE_BYTES, _WEIGHTS_PER_SAMPLE * weight_bytes)
     shrunk = max(1, 4 * _num_inputs(spec, batch) // sample_bytes)  # 4 bytes per float32 input
     measured = _measure(spec, batch, autocast, objective, shrunk=shrunk)
-    return measured if shrunk == 1 else weight_bytes + shrunk * measured
+    return code_bytes + (measured if shrunk == 1 else weight_bytes + shrunk * measured)
 
 
 def parameter_bytes(spec: AnyModelSpec) -> int:
@@ -160,7 +163,7 @@ def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
     num_edges = sum(block.num_edges for block in batch.all_blocks)
     learned_width = schema.learned_dim or spec.config.hidden
     # A type without features has dimension 0, and learned rows instead.
-    dims = [dim or learned_width for dim in schema.feature_dims.values()]
+    dims = [(dim or learned_width) + schema.added_dim(name) for name, dim in schema.feature_dims.items()]
     if spec.config.residual:
         # The first layer turns each row into a hidden row before anything else.
         dims = [max(dim, spec.config.hidden) for dim in dims]

@@ -29,6 +29,7 @@ from gloader.observe.peak_memory import PeakMemory, first_bytes, peak_rss_bytes
 from gloader.training.dataset_checks import TASK_OF_KIND, kind_of_task, metric_of_task, require_no_compile
 from gloader.training.group import RankGroup
 from gloader.training.link_prediction import LinkPrediction
+from gloader.training.model_spec import codes_text
 from gloader.training.node_task import NodeTask
 from gloader.training.process import own_cores, private_randomness, require_own_gpu, resolve_device
 from gloader.training.replica import check_step
@@ -256,7 +257,12 @@ class _TrainingRun:
                     device=str(self.device),
                     num_ranks=self.group.world_size,
                     metric=self.task.metric,
-                    summary=f"{budget.explain()}\n{self._explain_storage(loader)}",
+                    summary="\n".join(
+                        filter(
+                            None,
+                            (budget.explain(), self._explain_storage(loader), codes_text(self.task.spec)),
+                        )
+                    ),
                     explanation=_by_rank(explanations),
                 )
             )

@@ -351,7 +351,7 @@ def scratch_folder(parent: StrPath | None, *, prefix: str) -> Iterator[Path]:
         See `SpillClaim` and its `remove`.
     """
     folder = spill_parent(parent)
-    pass
+    remove_dead_spills(folder)
     claim = SpillClaim(folder, prefix=prefix)
     try:
         yield claim.path

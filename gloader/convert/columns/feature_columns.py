@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gloader.convert.columns.fits import fit_of
-from gloader.convert.columns.specs import kind_in, named_columns
+from gloader.convert.columns.specs import kind_in
+from gloader.convert.readers.table_streams import counted_batches
 from gloader.convert.source import FeatureStream
 from gloader.core.units import format_bytes
 from gloader.dataset.column_values import Place
@@ -28,14 +29,16 @@ if TYPE_CHECKING:
     from gloader.convert.readers.table_streams import ColumnNotes, NumberTable
     from gloader.dataset.encoders import Missing
 
-# Rows and numbers of a block of the fit. Sums are rounded block by block, so that a block must not depend on the file.
+# Most rows and most numbers in a block of the fit. Sums are rounded block by block, so the blocks must not depend on
+# the batches of the file.
 _BLOCK_ROWS: Final = 1 << 14
 _BLOCK_NUMBERS: Final = 1 << 18
 # The JSON form of all encoders of a table, which is stored in the commit record of at most 16 MiB.
 _MOST_JSON_BYTES: Final = 8 << 20
 # The widest features of a table: a row of 1 MiB. More columns are a wrong specification.
 _MOST_COLUMNS: Final = 1 << 18
-_COUNTED_SHARE: Final = 2  # the counts and samples of a fit take at most 1/2 of the memory budget
+# The counts, samples and encoders of a fit take at most 1/2 of the memory budget. The rest is for reading.
+_COUNTED_SHARE: Final = 2
 
 
 def encoded_features(
@@ -60,7 +63,7 @@ def encoded_features(
     specs : the columns, in the order of their features
     num_rows : N, or E
     train_rows : (N,) mask of the rows to which encoders are fitted, or None for all rows
-    missing : what becomes of missing values in columns that do not say it
+    missing : the rule for missing values in columns without a rule of their own
     budget_bytes : memory for the fit
     notes : receives the receipt's lines on the columns
     what : "features" or "edge features", for the notes
@@ -68,13 +71,13 @@ def encoded_features(
     Raises
     ------
     SourceError
-        A column is not there, its type has no or several kinds, it has too many values, or no training row has one.
+        A column is missing, its type has no kind or several kinds, it has too many values, or no training row has one.
     FeatureValueError
         A value is missing, or is no number, truth value or time.
     ShapeError
         The table has other than ``num_rows`` rows, or a list has another length.
     BudgetError
-        The counts of a column take more than ``budget_bytes``.
+        The counts of the columns' values, or the encoders, take more than half of ``budget_bytes``.
     """
     chosen = [kind_in(each, table) for each in specs]
     is_train = np.ones(num_rows, np.bool_) if train_rows is None else train_rows
@@ -155,8 +158,8 @@ def _fitted(
     what: str,
 ) -> Encoders:
     """Return the encoders of the columns ``specs``, fitted to the rows of the mask ``is_train`` (N,)."""
-    where, num_rows = str(table.path), len(is_train)
-    columns = named_columns(specs)
+    where, first = str(table.path), 0
+    columns = tuple(dict.fromkeys(each.name for each in specs))
     widths = {name: table.width(name) for name in columns}
     # Columns of plain numbers hold nothing that grows; the memory is divided among the others.
     growing = [each for each in specs if each.kind in CATEGORIES or each.kind == "quantile"]
@@ -170,20 +173,14 @@ def _fitted(
         )
         for spec in specs
     ]
-    first = 0
     block_rows = max(1, min(_BLOCK_ROWS, _BLOCK_NUMBERS // sum(widths.values())))
-    for block in row_blocks(table.read_arrow(columns, error=SourceError), block_rows):
-        if first + block.num_rows > num_rows:
-            raise ShapeError(f"{where} has more than the {num_rows} rows that are expected")
+    batches = (batch for _, batch in counted_batches(table, columns, len(is_train)))
+    for block in row_blocks(batches, block_rows):
         chosen = is_train[first : first + block.num_rows]
         for fit in fits:
             place = Place(where=where, column=fit.spec.name, first=first, error=FeatureValueError)
             fit.add(block.column(fit.spec.name), chosen, place=place)
         first += block.num_rows
-    if first != num_rows:
-        raise ShapeError(f"{where} has {first} rows, and {num_rows} are expected")
-    for fit in fits:
-        fit.check(where)
     encoders = Encoders(columns=tuple(fit.encoder(where) for fit in fits))
     _require_storable(encoders, where, budget_bytes)
     lines = [

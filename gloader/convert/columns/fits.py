@@ -1,15 +1,16 @@
 """Statistics of columns over the training rows, gathered block by block, and the encoders that they give.
 
-A *fit* takes the values of one column, block after block, with a mask of the training rows. At the end it returns the
-column's encoder. Means, quantiles and categories come from the training rows alone. The other rows are only counted: a
-missing value in any row decides whether the column gets a flag. The result depends on the blocks, so that a caller
-must cut the rows of a table into blocks of one size, wherever its file has its own.
+`fit_of` returns the *fit* of a column. Its `add` takes the column's values, block after block, with a mask of the
+training rows. Then its `encoder` returns the column's encoder, and its `note` the receipt's line. Means, quantiles and
+categories come from the training rows alone. The other rows are only counted: a missing value in any row decides
+whether the column gets a flag. Sums depend on the blocks in their last bits. So a caller cuts the rows into blocks of
+one size, whatever batches the file has.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from gloader.core.malformed import shown
 from gloader.core.units import format_bytes
 from gloader.dataset.column_values import DAY, Place, in_order, plain_column, texts
 from gloader.dataset.column_values import times as times_of
-from gloader.dataset.encoders import CATEGORIES, ColumnEncoder
+from gloader.dataset.encoders import CATEGORIES, MISSING_CURE, ColumnEncoder
 from gloader.errors import BudgetError, SourceError
 
 if TYPE_CHECKING:
@@ -44,37 +45,7 @@ COUNTED_BYTES: Final = 300
 _MOST_SAMPLED: Final = 1 << 22
 _SAMPLE_BYTES: Final = 32  # per held value: itself, in one array, and two copies while it is sorted
 _LONG_VALUE: Final = 40  # characters of a category in a note
-
-
-class Fit(Protocol):
-    """The statistics of one column."""
-
-    @property
-    def spec(self) -> ColumnSpec:
-        """The column and its kind."""
-        ...
-
-    def add(self, column: Any, is_train: NDArray[np.bool_], *, place: Place) -> None:
-        """Add a block: pyarrow's array (n,), and a mask (n,) of the training rows.
-
-        Raises SourceError or FeatureValueError for a value that the column must not have.
-        """
-        ...
-
-    def check(self, where: str) -> None:
-        """Raise SourceError if the column has too many values. ``where`` is the table, for messages."""
-        ...
-
-    def encoder(self, where: str) -> ColumnEncoder:
-        """Return the fitted encoder. ``where`` is the table, for messages.
-
-        Raises SourceError if the training rows do not suffice for it.
-        """
-        ...
-
-    def note(self, encoder: ColumnEncoder) -> str:
-        """Return the line on the column for the receipt."""
-        ...
+_EARLIEST, _LATEST = -(2**63), 2**63 - 1  # the range of times, in microseconds since 1970
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,7 +65,10 @@ class NumberFit:
     num_infinite: int = 0
 
     def add(self, column: Any, is_train: NDArray[np.bool_], *, place: Place) -> None:
-        """Add a block; see `Fit.add`."""
+        """Add a block: pyarrow's array (n,), and a mask (n,) of the training rows.
+
+        Raises FeatureValueError or ShapeError for a value that the encoder would refuse.
+        """
         reader = ColumnEncoder(column=self.spec.name, kind=self.kind, width=self.width)
         values = reader.numbers(plain_column(column), place=place)
         if self.missing == "error":
@@ -110,29 +84,28 @@ class NumberFit:
             rows = place.first + np.flatnonzero(is_train)
             self.sample.add(values[is_train, 0], rows)
 
-    def check(self, where: str) -> None:
-        """Do nothing: any number of values is allowed; see `Fit.check`."""
-
     def encoder(self, where: str) -> ColumnEncoder:
-        """Return the fitted encoder; see `Fit.encoder`."""
-        needs_fit = self.kind in {"standard", "quantile"} or self.missing in {"mean", "flag"}
-        if needs_fit and (self.num_missing or self.kind in {"standard", "quantile"}):
+        """Return the fitted encoder. Raises SourceError if it needs values, and no training row has one.
+
+        ``where`` is the table, for messages.
+        """
+        fills = self.missing in {"mean", "flag"}
+        if self.kind in {"standard", "quantile"} or (fills and self.num_missing):
             _require_values(where, self.spec, int(self.moments.count.min()))
-        keeps_mean = self.kind == "standard" or self.missing in {"mean", "flag"}
         return ColumnEncoder(
             column=self.spec.name,
             kind=self.kind,
             missing=self.missing,
             has_flag=self.missing == "flag" and self.num_missing > 0,
             width=self.width,
-            mean=_floats(self.moments.mean) if keeps_mean else (),
+            mean=_floats(self.moments.mean) if fills or self.kind == "standard" else (),
             deviation=_floats(self.moments.deviation()) if self.kind == "standard" else (),
             quantiles=_floats(self.sample.quantiles()) if self.kind == "quantile" else (),
             score=self.spec.score,
         )
 
     def note(self, encoder: ColumnEncoder) -> str:
-        """Return the line for the receipt; see `Fit.note`."""
+        """Return the text on the column for the receipt."""
         span = f"{self.low:g} to {self.high:g}" if self.low <= self.high else "no values"
         kind = f"{self.width} numbers" if self.kind == "vector" else self.kind
         texts = [f"{kind}, {span}"]
@@ -151,53 +124,44 @@ class TimeFit:
 
     spec: ColumnSpec
     missing: Missing
-    latest: int | None = None  # the latest training row's time, in microseconds
-    low: int | None = None  # the earliest time of all rows
-    high: int | None = None
+    # In microseconds since 1970: the latest time of a training row, and the earliest and the latest of all rows.
+    latest: int = _EARLIEST
+    low: int = _LATEST
+    high: int = _EARLIEST
     num_missing: int = 0
     moments: Moments = field(default_factory=lambda: Moments.of_width(1))
 
     def add(self, column: Any, is_train: NDArray[np.bool_], *, place: Place) -> None:
-        """Add a block; see `Fit.add`."""
+        """Add a block; see `NumberFit.add`."""
         read = times_of(plain_column(column), place=place)
         if self.missing == "error" and read.is_missing.any():
-            # The encoder has the text for it.
-            ColumnEncoder(column=self.spec.name, kind="time").encode(
-                column, where=place.where, first=place.first, may_round=True
-            )
+            raise place.refused(int(read.is_missing.argmax()), "missing", MISSING_CURE)
         self.num_missing += int(np.count_nonzero(read.is_missing))
         known, train = read.values[~read.is_missing], read.values[~read.is_missing & is_train]
-        if known.size:
-            low, high = int(known.min()), int(known.max())
-            self.low = low if self.low is None else min(self.low, low)
-            self.high = high if self.high is None else max(self.high, high)
-        if train.size:
-            latest = int(train.max())
-            self.latest = latest if self.latest is None else max(self.latest, latest)
-            self.moments.add(train[:, None].astype(np.float64))
-
-    def check(self, where: str) -> None:
-        """Do nothing: any number of values is allowed; see `Fit.check`."""
+        self.low = int(known.min(initial=self.low))
+        self.high = int(known.max(initial=self.high))
+        self.latest = int(train.max(initial=self.latest))
+        self.moments.add(train[:, None].astype(np.float64))
 
     def encoder(self, where: str) -> ColumnEncoder:
-        """Return the fitted encoder; see `Fit.encoder`."""
-        at = self.latest if self.spec.at is None else self.spec.at
-        if at is None or (self.num_missing and self.missing in {"mean", "flag"}):
+        """Return the fitted encoder. Raises as `NumberFit.encoder`."""
+        fills = self.missing in {"mean", "flag"}
+        if self.spec.at is None or (fills and self.num_missing):
             _require_values(where, self.spec, int(self.moments.count[0]))
-        at = at or 0
+        at = self.latest if self.spec.at is None else self.spec.at
         return ColumnEncoder(
             column=self.spec.name,
             kind="time",
             missing=self.missing,
             has_flag=self.missing == "flag" and self.num_missing > 0,
-            mean=((at - float(self.moments.mean[0])) / DAY,) if self.missing in {"mean", "flag"} else (),
+            mean=((at - float(self.moments.mean[0])) / DAY,) if fills else (),
             at=at,
         )
 
     def note(self, encoder: ColumnEncoder) -> str:
-        """Return the line for the receipt; see `Fit.note`."""
+        """Return the text on the column for the receipt."""
         span = "no values"
-        if self.low is not None and self.high is not None:
+        if self.low <= self.high:
             span = f"{microseconds_text(self.low)} to {microseconds_text(self.high)}"
         texts = [f"time, {span}, in days before {microseconds_text(encoder.at)}"]
         if self.spec.at is None:
@@ -220,15 +184,16 @@ class CategoryFit:
     num_missing: int = 0
 
     def add(self, column: Any, is_train: NDArray[np.bool_], *, place: Place) -> None:
-        """Add a block; see `Fit.add`."""
+        """Add a block; see `NumberFit.add`.
+
+        Raises SourceError for too many values, and BudgetError if their counts take too much memory.
+        """
         import pyarrow as pa
 
         read = texts(plain_column(column), place=place)
         is_missing = read.is_null().to_numpy(zero_copy_only=False)
         if is_missing.any() and self.missing in {"error", "keep"}:
-            ColumnEncoder(column=self.spec.name, kind="index").encode(
-                column, where=place.where, first=place.first, may_round=True
-            )
+            raise place.refused(int(is_missing.argmax()), "missing", MISSING_CURE)
         self.num_missing += int(np.count_nonzero(is_missing))
         self._count(self.counts, read.filter(pa.array(is_train & ~is_missing)))
         if self._is_full(len(self.counts)):
@@ -287,17 +252,6 @@ class CategoryFit:
             f"{self._limit:,}. In {{name: {name}, ...}}: {'; '.join(texts)}"
         )
 
-    def check(self, where: str) -> None:
-        """Raise SourceError for too many values, or for texts too long for the commit record; see `Fit.check`."""
-        if len(self.counts) > self._limit:
-            raise self._too_many(where, is_exact=True)
-        size = sum(len(value.encode()) for value in self._values())
-        if size > _MOST_STORED_BYTES:
-            raise SourceError(
-                f"{where}: the values of column {shown(self.spec.name)} have {format_bytes(size)} of text, and "
-                f"{format_bytes(_MOST_STORED_BYTES)} fit into a dataset's record: shorten them, or leave the column out"
-            )
-
     def _values(self) -> list[str]:
         """Return the categories in order."""
         if self.spec.top is None or self.spec.top >= len(self.counts):
@@ -307,22 +261,37 @@ class CategoryFit:
         return in_order(ranked[: self.spec.top])
 
     def encoder(self, where: str) -> ColumnEncoder:
-        """Return the fitted encoder; see `Fit.encoder`."""
-        _require_values(where, self.spec, len(self.counts))
+        """Return the fitted encoder.
+
+        Raises SourceError for too many values, for texts too long for the commit record, or if no training row has a
+        value. ``where`` is the table, for messages.
+        """
+        if len(self.counts) > self._limit:
+            raise self._too_many(where, is_exact=True)
+        values = self._values()
+        size = sum(len(value.encode()) for value in values)
+        if size > _MOST_STORED_BYTES:
+            raise SourceError(
+                f"{where}: the values of column {shown(self.spec.name)} have {format_bytes(size)} of text, and "
+                f"{format_bytes(_MOST_STORED_BYTES)} fit into a dataset's record: shorten them, or leave the column out"
+            )
+        _require_values(where, self.spec, len(values))
         return ColumnEncoder(
             column=self.spec.name,
             kind=self.kind,
             missing=self.missing,
             has_flag=self.missing == "flag" and self.num_missing > 0,
-            values=tuple(self._values()),
+            values=tuple(values),
             has_other=self.spec.top is not None,
         )
 
     def note(self, encoder: ColumnEncoder) -> str:
-        """Return the line for the receipt; see `Fit.note`."""
+        """Return the text on the column for the receipt."""
         count, values = len(self.counts), set(encoder.values)
         taken = f"the {len(values):,} most frequent of {count:,}" if encoder.has_other else f"{count:,}"
-        texts = [f"{self.kind} of {taken} value{'s' * (count != 1)} -> {_columns(encoder.dim)}"]
+        texts = [
+            f"{self.kind} of {taken} value{'s' * (count != 1)} -> {encoder.dim:,} column{'s' * (encoder.dim != 1)}"
+        ]
         unseen = sum(number for value, number in self.others.items() if value not in self.counts)
         if not self.counts_others:
             texts.append("values that no training row has are not counted")
@@ -343,7 +312,7 @@ def fit_of(
     Parameters
     ----------
     spec : the column
-    missing : what becomes of missing values, unless the column says it itself
+    missing : the rule for missing values, if the column has none of its own
     width : numbers in a row of the column
     num_train : number of training rows
     budget_bytes : memory for the column's counts or its sample
@@ -383,11 +352,6 @@ def _missing_texts(missing: Missing, num_missing: int, num_infinite: int) -> lis
     infinite = f", {num_infinite:,} infinite {noun} among them" if num_infinite else ""
     becomes = {"keep": "are kept", "flag": "-> the mean and a flag"}.get(missing, f"-> {missing}")
     return [f"{num_missing:,} row{'s' * (num_missing != 1)} missing {becomes}{infinite}"]
-
-
-def _columns(count: int) -> str:
-    """Return the number of columns as text."""
-    return f"{count:,} column{'s' * (count != 1)}"
 
 
 def _floats(values: NDArray[np.float64]) -> tuple[float, ...]:

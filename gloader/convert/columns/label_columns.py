@@ -1,19 +1,21 @@
 """Labels from the columns of a node table: classes of any values, or numbers to predict.
 
-`read_label_columns` decides by the columns' types and values what the labels are, and notes it for the receipt. Classes
-are int64 numbers (N,) with a name for each. Values are float32 numbers (N, k), NaN where unknown.
+The columns' types and values decide between the two. `read_label_columns` notes the choice for the receipt. Classes are
+int64 numbers (N,), and may have names. Values are float32 numbers (N, k), NaN where unknown.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gloader.convert.columns.fits import COUNTED_BYTES
 from gloader.convert.readers.column_names import ALMOST, LISTS
+from gloader.convert.readers.table_streams import placed_columns
 from gloader.core.malformed import shown
 from gloader.core.near_names import near_advice
 from gloader.core.units import format_bytes
@@ -24,23 +26,20 @@ from gloader.dataset.column_values import (
     is_real,
     is_text,
     numbers,
-    plain_column,
     texts,
     truths,
 )
 from gloader.dataset.values import MAX_CLASSES
-from gloader.errors import BudgetError, ConfigError, ShapeError, SourceError
+from gloader.errors import BudgetError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from gloader.convert.options import LabelsAs
     from gloader.convert.readers.table_streams import ColumnNotes, NumberTable
 
-# Classes are int64 (N,). The others are float32 (N, k): one column of 0 and 1, several of them, or any numbers.
-LabelKind: TypeAlias = Literal["classes", "binary", "multilabel", "values"]
-LabelsAs: TypeAlias = Literal["classes", "values"]
+# The labels and their names, as `read_label_columns` returns them, and the end of the receipt's line on them.
+_Labels: TypeAlias = tuple[NDArray[Any], tuple[str, ...], str]
 
 # Most bytes of the names of classes, which are stored in the commit record of at most 16 MiB.
 _MOST_NAME_BYTES: Final = 4 << 20
@@ -53,36 +52,29 @@ _LONG_NAME: Final = 40  # characters of a name in a note
 _SUM_BYTES: Final = 34
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelColumns:
-    """The labels of a table's rows."""
-
-    values: NDArray[Any]  # int64 (N,) classes, -1 where unknown; or float32 (N, k), NaN where unknown
-    kind: LabelKind
-    names: tuple[str, ...]  # of the classes, or of the k columns; () for classes that are numbers 0..C-1
-    num_classes: int  # C, or k
-
-
 def read_label_columns(
     table: NumberTable,
-    columns: str | Sequence[str],
+    columns: Sequence[str],
     *,
     as_: LabelsAs | None,
     num_rows: int,
     budget_bytes: int,
     notes: ColumnNotes,
-) -> LabelColumns:
-    """Return the labels in one column, or in several columns, which are read once.
+) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Return the labels in the ``columns``, and the names of the classes or of the label columns.
 
-    One column: texts are classes in the order of their values. Bools are the classes false and true. Whole numbers
+    Labels are int64 (N,) classes, -1 where unknown, or float32 (N, k) numbers, NaN where unknown. Classes that are the
+    numbers 0..C-1 have no names.
+
+    Of one column, texts are classes in the order of their values. Bools are the classes false and true. Whole numbers
     0..C-1 are classes as they are, with -1 where unknown; other whole numbers are classes in their order. Numbers with
-    fractions are values. Several columns, or a column of lists: 0 and 1 are several labels a node (multilabel), other
-    numbers are values. A missing value is an unknown label.
+    fractions are values. In several columns, or in a column of lists, 0 and 1 are several labels per node
+    (multilabel), and other numbers are values. A missing value is an unknown label.
 
     Parameters
     ----------
     table : the table, with a row per node
-    columns : a column, or several
+    columns : the names of one column or of several
     as_ : "classes" or "values" for numbers that may be both; None decides as above
     num_rows : N
     budget_bytes : memory for the labels
@@ -91,25 +83,18 @@ def read_label_columns(
     Raises
     ------
     SourceError
-        A column is not there, its type or a value cannot be a label, or it is unclear which label it is.
+        A column is missing, its type or a value cannot be a label, or labels may be both classes and values.
     ShapeError
         The table has other than ``num_rows`` rows.
     BudgetError
         The labels take more than ``budget_bytes``.
-    ConfigError
-        ``as_`` is another word.
     """
-    names = [columns] if isinstance(columns, str) else list(columns)
-    if as_ not in {None, "classes", "values"}:
-        raise ConfigError(f"labels as {shown(as_)}; allowed: classes, values")
-    if not names:
-        raise ConfigError("labels: [] names no column; name one or several")
-    for name in names:
+    for name in columns:
         if name not in table.names:
             raise SourceError(
                 f"{table.path} has no column {shown(name)} for labels: {near_advice(name, table.names)}"
             )
-    width = sum(max(1, table.width(name)) for name in names)
+    width = sum(max(1, table.width(name)) for name in columns)
     needed = _SUM_BYTES * width * num_rows
     if needed > budget_bytes:
         raise BudgetError(
@@ -119,12 +104,12 @@ def read_label_columns(
             short_bytes=needed - budget_bytes,
         )
     reader = _Reader(table=table, num_rows=num_rows, budget_bytes=budget_bytes - needed)
-    if len(names) > 1 or is_list(table.arrow_type(names[0])):
-        found, text = _several(reader, names, as_)
+    if len(columns) > 1 or is_list(table.arrow_type(columns[0])):
+        labels, names, text = _several(reader, columns, as_)
     else:
-        found, text = _single(reader, names[0], as_)
-    notes.add(f"labels: {', '.join(names)} of {table.path.name}, {text}", table, names)
-    return found
+        labels, names, text = _single(reader, columns[0], as_)
+    notes.add(f"labels: {', '.join(columns)} of {table.path.name}, {text}", table, columns)
+    return labels, names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,69 +120,34 @@ class _Reader:
     num_rows: int
     budget_bytes: int  # memory for the names of classes
 
-    def blocks(self, name: str) -> Iterator[tuple[Any, Place]]:
-        """Yield a column's arrays, each with its place. Raises ShapeError for other than ``num_rows`` rows."""
-        first = 0
-        for batch in self.table.read_arrow([name], error=SourceError):
-            place = Place(where=str(self.table.path), column=name, first=first, error=SourceError)
-            first += batch.num_rows
-            if first > self.num_rows:
-                break
-            yield plain_column(batch.column(0)), place
-        if first != self.num_rows:
-            raise ShapeError(
-                f"{self.table.path} has {'more' if first > self.num_rows else first} rows, and {self.num_rows} are "
-                "expected"
-            )
-
-    def is_bool(self, name: str) -> bool:
-        """True for a column of bools, in a typed file or as texts."""
-        return self.table.kind(name) == "bool"
-
     def numbers(self, name: str) -> NDArray[np.float64]:
         """Return a column's numbers (N, width), NaN where missing. Raises SourceError for infinity."""
         width = max(1, self.table.width(name))
         values = np.empty((self.num_rows, width))
-        done = 0
-        for column, place in self.blocks(name):
-            if self.is_bool(name):
+        for ((column, place),) in placed_columns(self.table, [name], self.num_rows):
+            if self.table.kind(name) == "bool":
                 part = truths(column, place=place)[:, None]
             else:
                 read = numbers(column, width=width, place=place)
                 part = read.values
-                self._refuse(
-                    part, np.isinf(part), place, "a label must be finite, or missing where it is unknown"
-                )
-                self._refuse(
-                    part,
-                    ~np.isnan(part) & (np.abs(part) > np.finfo(np.float32).max),
-                    place,
-                    "it is beyond float32: divide the labels by one number",
-                )
-                self._refuse(
-                    part,
-                    read.is_inexact,
-                    place,
-                    "such a large number is a key and no label; or divide all of them",
-                )
-            values[done : done + len(part)] = part
-            done += len(part)
+                is_beyond = ~np.isnan(part) & (np.abs(part) > np.finfo(np.float32).max)
+                for is_bad, advice in (
+                    (np.isinf(part), "a label must be finite, or missing where it is unknown"),
+                    (is_beyond, "it is beyond float32: divide the labels by one number"),
+                    (read.is_inexact, "such a large number is a key and no label; or divide all of them"),
+                ):
+                    if is_bad.any():
+                        row, entry = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
+                        raise place.refused(int(row), f"{part[row, entry]:.17g}", advice)
+            values[place.first : place.first + len(part)] = part
         return values
-
-    def _refuse(
-        self, values: NDArray[np.float64], is_bad: NDArray[np.bool_], place: Place, advice: str
-    ) -> None:
-        """Raise SourceError for the first bad value (n, width), if any."""
-        if is_bad.any():
-            row, entry = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
-            raise place.refused(int(row), f"{values[row, entry]:.17g}", advice)
 
     def coded(self, name: str) -> tuple[NDArray[np.int64], list[str]]:
         """Return each row's class (N,) by its text, -1 where missing, and the texts in order."""
         codes = np.empty(self.num_rows, np.int64)
         found: dict[str, int] = {}
-        done = held = 0
-        for column, place in self.blocks(name):
+        held = 0  # memory that the names take
+        for ((column, place),) in placed_columns(self.table, [name], self.num_rows):
             read = texts(column, place=place).dictionary_encode()
             # The numbers of the block's values among all values so far, and -1 for a missing one.
             numbers_of = np.empty(len(read.dictionary) + 1, np.int64)
@@ -209,8 +159,7 @@ class _Reader:
                 numbers_of[index] = found[value]
             self._require_few(found, held, place)
             part = numbers_of[read.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
-            codes[done : done + len(part)] = part
-            done += len(part)
+            codes[place.first : place.first + len(part)] = part
         names = in_order(found)
         rank = np.empty(len(names) + 1, np.int64)
         rank[-1] = -1
@@ -233,16 +182,14 @@ class _Reader:
             )
 
 
-def _single(reader: _Reader, name: str, as_: LabelsAs | None) -> tuple[LabelColumns, str]:
+def _single(reader: _Reader, name: str, as_: LabelsAs | None) -> _Labels:
     """Return the labels of one column, and the end of their note."""
     table = reader.table
     kind, arrow = table.kind(name), table.arrow_type(name)
     place = f"{table.path}: column {shown(name)}"
-    if kind == "bool":
-        return _of_bools(reader, name, as_)
     # A text file's kinds come from its first rows. An empty kind may hold anything.
     is_number = is_real(arrow) or (is_text(arrow) and kind in {"integer", "number", "empty"})
-    if is_number and not (is_text(arrow) and as_ == "classes"):
+    if kind == "bool" or (is_number and not (is_text(arrow) and as_ == "classes")):
         return _of_numbers(reader, name, as_)
     if not is_text(arrow) or kind.startswith(LISTS):
         raise SourceError(f"{place} has type {arrow}; labels are numbers, texts or bools")
@@ -258,31 +205,22 @@ def _single(reader: _Reader, name: str, as_: LabelsAs | None) -> tuple[LabelColu
         # Whole numbers of a text file are the classes that they are in a typed file.
         flat = np.append(np.array(names, np.float64), np.nan)[codes]
         return _of_whole_numbers(flat, codes >= 0, place, as_)
-    found = LabelColumns(values=codes, kind="classes", names=tuple(names), num_classes=len(names))
-    return found, f"text -> {_classes_text(codes, names)}"
+    return codes, tuple(names), f"text -> {_classes_text(codes, names)}"
 
 
-def _of_bools(reader: _Reader, name: str, as_: LabelsAs | None) -> tuple[LabelColumns, str]:
-    """Return the labels of one column of bools."""
-    values = reader.numbers(name)
-    if as_ == "values":
-        return _values(values, (name,), "bool -> values 0 and 1")
-    codes = np.where(np.isnan(values), -1, values)[:, 0].astype(np.int64)
-    names = ("false", "true")
-    found = LabelColumns(values=codes, kind="classes", names=names, num_classes=2)
-    return found, f"bool -> {_classes_text(codes, names)}"
-
-
-def _of_numbers(reader: _Reader, name: str, as_: LabelsAs | None) -> tuple[LabelColumns, str]:
-    """Return the labels of one column of numbers: classes, or values if they have fractions."""
-    place = f"{reader.table.path}: column {shown(name)}"
+def _of_numbers(reader: _Reader, name: str, as_: LabelsAs | None) -> _Labels:
+    """Return the labels of one column of bools or numbers: classes, or values if they have fractions."""
+    place, is_bool = f"{reader.table.path}: column {shown(name)}", reader.table.kind(name) == "bool"
     values = reader.numbers(name)
     flat = values[:, 0]
     is_known = ~np.isnan(flat)
     if not is_known.any():
         raise SourceError(f"{place} has no label in any row")
     if as_ == "values":
-        return _values(values, (name,), "numbers -> values")
+        return _values(values, (name,), "bool -> values 0 and 1" if is_bool else "numbers -> values")
+    if is_bool:
+        codes, names = np.where(is_known, flat, -1).astype(np.int64), ("false", "true")
+        return codes, names, f"bool -> {_classes_text(codes, names)}"
     is_fraction = is_known & (np.floor(flat) != flat)
     if is_fraction.any():
         row = int(is_fraction.argmax())
@@ -296,7 +234,7 @@ def _of_numbers(reader: _Reader, name: str, as_: LabelsAs | None) -> tuple[Label
 
 def _of_whole_numbers(
     flat: NDArray[np.float64], is_known: NDArray[np.bool_], place: str, as_: LabelsAs | None
-) -> tuple[LabelColumns, str]:
+) -> _Labels:
     """Return whole numbers (N,) as classes. -1 is an unknown label.
 
     ``place`` is the file and its column, for messages.
@@ -331,20 +269,20 @@ def _of_whole_numbers(
         raise SourceError(
             f"{place} has {count:,} classes, whose names are too long: number them 0..{count - 1}"
         )
-    names = () if is_plain else tuple(texts_of)
-    found = LabelColumns(values=codes, kind="classes", names=names, num_classes=count)
-    renumbered = "" if is_plain else "whole numbers, renumbered in their order -> "
-    return found, renumbered + _classes_text(codes, texts_of or [str(value) for value in range(count)])
+    text = _classes_text(codes, texts_of or [str(value) for value in range(count)])
+    if is_plain:
+        return codes, (), text
+    return codes, tuple(texts_of), f"whole numbers, renumbered in their order -> {text}"
 
 
-def _several(reader: _Reader, names: list[str], as_: LabelsAs | None) -> tuple[LabelColumns, str]:
+def _several(reader: _Reader, names: Sequence[str], as_: LabelsAs | None) -> _Labels:
     """Return the labels of several columns, or of a column of lists, and the end of their note."""
     if as_ == "classes":
         raise SourceError(
             f"{reader.table.path}: labels {', '.join(names)} as classes; one column has the class of a node. Several "
             "columns are as: values"
         )
-    parts, all_names = [], []
+    all_names: list[str] = []
     for name in names:
         arrow, kind = reader.table.arrow_type(name), reader.table.kind(name)
         is_texts = is_text(arrow) and kind not in {"integer", "number", "empty", "bool"}
@@ -353,11 +291,9 @@ def _several(reader: _Reader, names: list[str], as_: LabelsAs | None) -> tuple[L
                 f"{reader.table.path}: column {shown(name)} has type {arrow}; several label columns are numbers or "
                 "bools"
             )
-        part = reader.numbers(name).astype(np.float32)
-        parts.append(part)
-        width = part.shape[1]
+        width = max(1, reader.table.width(name))
         all_names += [name] if width == 1 else [f"{name}[{entry}]" for entry in range(width)]
-    values = np.column_stack(parts)
+    values = np.column_stack([reader.numbers(name) for name in names])
     is_known = ~np.isnan(values)
     empty = np.flatnonzero(~is_known.any(axis=0))
     if empty.size:
@@ -367,31 +303,22 @@ def _several(reader: _Reader, names: list[str], as_: LabelsAs | None) -> tuple[L
     is_binary = bool((~is_known | (values == 0) | (values == 1)).all())
     if not is_binary or as_ == "values":
         return _values(values, tuple(all_names), f"{len(all_names)} columns of numbers -> values")
-    found = LabelColumns(
-        values=values, kind="multilabel", names=tuple(all_names), num_classes=values.shape[1]
-    )
-    ones = [int(each) for each in np.count_nonzero(values == 1, axis=0)]
-    text = ", ".join(
-        f"{name} {count:,}" for name, count in list(zip(all_names, ones, strict=True))[:_MOST_SHOWN]
-    )
-    more = "" if len(ones) <= _MOST_SHOWN else f" and {len(ones) - _MOST_SHOWN} more"
-    return (
-        found,
-        f"{len(ones)} columns of 0 and 1 -> multilabel (ones: {text}{more}){_unknown_text(~is_known)}",
-    )
+    ones = np.count_nonzero(values == 1, axis=0).tolist()
+    counts = [f"{name} {count:,}" for name, count in zip(all_names, ones, strict=True)]
+    more = f" and {len(ones) - _MOST_SHOWN} more" if len(ones) > _MOST_SHOWN else ""
+    shares = f"ones: {', '.join(counts[:_MOST_SHOWN])}{more}"
+    text = f"{len(ones)} columns of 0 and 1 -> multilabel ({shares}){_unknown_text(~is_known)}"
+    return values.astype(np.float32), tuple(all_names), text
 
 
-def _values(values: NDArray[Any], names: tuple[str, ...], text: str) -> tuple[LabelColumns, str]:
+def _values(values: NDArray[Any], names: tuple[str, ...], text: str) -> _Labels:
     """Return numbers (N, k) as values, and the end of their note, which begins with ``text``."""
     known = ~np.isnan(values)
     narrow = values.astype(np.float32)
     rounded = int(np.count_nonzero(known & (np.floor(values) == values) & (narrow != values)))
-    is_binary = values.shape[1] == 1 and bool((~known | (values == 0) | (values == 1)).all())
-    kind: LabelKind = "binary" if is_binary else "values"
-    found = LabelColumns(values=narrow, kind=kind, names=names, num_classes=values.shape[1])
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     rounding = f", {rounded:,} whole numbers rounded to float32" if rounded else ""
-    return found, f"{text}, {low:g} to {high:g}{rounding}{_unknown_text(~known)}"
+    return narrow, names, f"{text}, {low:g} to {high:g}{rounding}{_unknown_text(~known)}"
 
 
 def _classes_text(codes: NDArray[np.int64], names: Sequence[str]) -> str:

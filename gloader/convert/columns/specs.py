@@ -1,4 +1,4 @@
-"""Specifications of feature columns: what a user wants of a table's column, and the kind that its type gives it.
+"""Specifications of feature columns: the user's wishes for a table's column, and the kind that follows from its type.
 
 `ColumnSpec.parse` reads an entry of ``columns:`` in ``graph.yaml``, such as ``age`` or ``{name: city, as: category}``.
 `kind_in` adds the kind of a column that has none. Numbers, bools and lists of numbers have a kind of their own. Texts
@@ -21,8 +21,6 @@ from gloader.dataset.encoders import CATEGORIES, KINDS
 from gloader.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gloader.convert.readers.table_streams import NumberTable
     from gloader.dataset.encoders import EncoderKind, Score
 
@@ -250,8 +248,3 @@ def microseconds_text(value: int) -> str:
     """Return a time in microseconds since 1970 as text, such as "2024-01-31" or "2024-01-31 12:30:00". Pure."""
     text = str(np.datetime64(value, "us")).replace("T", " ")
     return text.removesuffix(".000000").removesuffix(" 00:00:00")
-
-
-def named_columns(specs: Sequence[ColumnSpec]) -> tuple[str, ...]:
-    """Return the columns that are read, each once. Pure."""
-    return tuple(dict.fromkeys(each.name for each in specs))

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gloader.convert.columns.specs import microseconds_text
-from gloader.convert.options import EdgeShares, edge_shares
+from gloader.convert.options import PARTS, EdgeShares, edge_shares
+from gloader.convert.readers.table_streams import placed_columns
 from gloader.convert.source import Splits
 from gloader.core.malformed import shown
 from gloader.core.near_names import near_advice
 from gloader.core.units import format_bytes
-from gloader.dataset.column_values import Place, plain_column, texts, times, truths
-from gloader.errors import BudgetError, ConfigError, ShapeError, SourceError
+from gloader.dataset.column_values import texts, times, truths
+from gloader.errors import BudgetError, ConfigError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
     from gloader.convert.readers.table_streams import ColumnNotes, NumberTable
 
-_PARTS: Final = ("train", "valid", "test")
 # The words for the parts, in lower case, and the words for a node in no part.
 _WORDS: Final[Mapping[str, str]] = {
     "train": "train",
@@ -77,7 +77,7 @@ class SplitSpec:
             return cls(column=entry)
         if not isinstance(entry, dict):
             raise ConfigError(f"{where}: split: {shown(entry)}; {_EXAMPLE}")
-        allowed = ("column", *_PARTS, "by", "shares")
+        allowed = ("column", *PARTS, "by", "shares")
         for key in entry:
             if key not in allowed:
                 raise ConfigError(
@@ -88,9 +88,9 @@ class SplitSpec:
             raise ConfigError(f"{where}: split: column: {shown(column)}; {_EXAMPLE}")
         if "by" in entry or "shares" in entry:
             return cls._by_time(entry, column, where)
-        given = {part: entry[part] for part in _PARTS if part in entry}
+        given = {part: entry[part] for part in PARTS if part in entry}
         if column is None:
-            if list(given) != list(_PARTS) or not all(isinstance(each, str) for each in given.values()):
+            if list(given) != list(PARTS) or not all(isinstance(each, str) for each in given.values()):
                 raise ConfigError(f"{where}: split: {shown(entry)} names no columns; {_EXAMPLE}")
             train, valid, test = given.values()
             return cls(masks=(train, valid, test))
@@ -98,8 +98,8 @@ class SplitSpec:
 
     @classmethod
     def _by_time(cls, entry: Mapping[Any, Any], column: str | None, where: str) -> SplitSpec:
-        """Return a split by time."""
-        if entry.get("by") != "time" or column is None or any(part in entry for part in _PARTS):
+        """Return a split by time. Raises ConfigError for a malformed entry."""
+        if entry.get("by") != "time" or column is None or any(part in entry for part in PARTS):
             raise ConfigError(
                 f"{where}: split: {shown(entry)}; a split by time is {{by: time, column: joined, shares: 60/20/20}}"
             )
@@ -116,7 +116,7 @@ class SplitSpec:
 
 
 def _value_parts(given: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
-    """Return the part of each value of a fold column, by the value's text."""
+    """Return pairs of a value's text and its part. Raises ConfigError for another value, or one in two parts."""
     parts: dict[str, str] = {}
     for part, values in given.items():
         for value in values if isinstance(values, list) else [values]:
@@ -156,7 +156,8 @@ def read_split_column(
     Raises
     ------
     SourceError
-        A column is not there, a value belongs to no part, or a node is in two parts, or no node is in train.
+        A column is missing, a value belongs to no part, a node is in two parts, or no node is in train. Or a column
+        has a value that is no text, bool or time.
     ShapeError
         The table has other than ``num_rows`` rows.
     BudgetError
@@ -180,12 +181,12 @@ def read_split_column(
         owner, text = _of_times(table, spec, num_rows, has_label)
     else:
         owner, text = _of_values(table, spec, num_rows)
-    ids = [np.flatnonzero(owner == number) for number in range(1, len(_PARTS) + 1)]
+    ids = [np.flatnonzero(owner == number) for number in range(1, len(PARTS) + 1)]
     if not len(ids[0]):
         raise SourceError(
             f"{table.path}: no row is in train by {', '.join(spec.columns)}; a model needs nodes to learn from"
         )
-    counts = ", ".join(f"{part} {len(part_ids):,}" for part, part_ids in zip(_PARTS, ids, strict=True))
+    counts = ", ".join(f"{part} {len(part_ids):,}" for part, part_ids in zip(PARTS, ids, strict=True))
     left = num_rows - sum(map(len, ids))
     rest = f", {left:,} in no part" if left else ""
     notes.add(
@@ -195,49 +196,42 @@ def read_split_column(
     return Splits(train=train, valid=valid, test=test)
 
 
-def _blocks(table: NumberTable, names: tuple[str, ...], num_rows: int) -> Iterator[tuple[int, list[Any]]]:
-    """Yield the number of the first row and the columns of each batch. Raises ShapeError for other than N rows."""
-    first = 0
-    for batch in table.read_arrow(names, error=SourceError):
-        if first + batch.num_rows > num_rows:
-            raise ShapeError(f"{table.path} has more than the {num_rows} rows that are expected")
-        yield first, [plain_column(batch.column(name)) for name in names]
-        first += batch.num_rows
-    if first != num_rows:
-        raise ShapeError(f"{table.path} has {first} rows, and {num_rows} are expected")
-
-
 def _of_masks(table: NumberTable, masks: tuple[str, str, str], num_rows: int) -> NDArray[np.uint8]:
-    """Return each row's part (N,) by three columns of bools: 1, 2 or 3, and 0 for none. A missing bool is false."""
+    """Return each row's part (N,) by three columns of bools: 1, 2 or 3, and 0 for none. A missing bool is false.
+
+    Raises SourceError for a row in two parts.
+    """
     owner = np.zeros(num_rows, np.uint8)
-    for first, columns in _blocks(table, masks, num_rows):
-        for number, (name, column) in enumerate(zip(masks, columns, strict=True), 1):
-            place = Place(where=str(table.path), column=name, first=first, error=SourceError)
+    for columns in placed_columns(table, masks, num_rows):
+        for number, (column, place) in enumerate(columns, 1):
             is_in = truths(column, place=place) == 1
-            taken = owner[first : first + len(is_in)]
+            taken = owner[place.first : place.first + len(is_in)]
             twice = np.flatnonzero(is_in & (taken > 0))
             if twice.size:
+                other = taken[twice[0]] - 1
                 raise SourceError(
-                    f"{table.path}: row {first + int(twice[0])} is in {_PARTS[taken[twice[0]] - 1]} and in "
-                    f"{_PARTS[number - 1]}, by {shown(masks[taken[twice[0]] - 1])} and {shown(name)}; a node may be in "
-                    "one part"
+                    f"{table.path}: row {place.first + int(twice[0])} is in {PARTS[other]} and in "
+                    f"{PARTS[number - 1]}, by {shown(masks[other])} and {shown(place.column)}; a node may be in one "
+                    "part"
                 )
             taken[is_in] = number
     return owner
 
 
 def _of_values(table: NumberTable, spec: SplitSpec, num_rows: int) -> tuple[NDArray[np.uint8], str]:
-    """Return each row's part (N,) by the words or folds of a column, and a text on the values."""
+    """Return each row's part (N,) by the words or folds of a column, and a text on the values.
+
+    Raises SourceError for an unknown word, and for a fold that no row has.
+    """
     import pyarrow.compute as pc
 
     column = spec.column or ""
     known = dict(_WORDS) if spec.parts is None else dict(spec.parts)
-    numbers = {part: number for number, part in enumerate(_PARTS, 1)}
+    numbers = {part: number for number, part in enumerate(PARTS, 1)}
     owner = np.zeros(num_rows, np.uint8)
     unknown: dict[str, int] = {}  # the first row of each unknown value
     seen: set[str] = set()
-    for first, (values,) in _blocks(table, (column,), num_rows):
-        place = Place(where=str(table.path), column=column, first=first, error=SourceError)
+    for ((values, place),) in placed_columns(table, (column,), num_rows):
         read: Any = pc.utf8_trim_whitespace(texts(values, place=place)).dictionary_encode()
         part_of = np.zeros(len(read.dictionary) + 1, np.uint8)  # the last entry is for a missing value
         indices = read.indices.fill_null(-1).to_numpy(zero_copy_only=False)
@@ -248,12 +242,12 @@ def _of_values(table: NumberTable, spec: SplitSpec, num_rows: int) -> tuple[NDAr
                 seen.add(value)
             # Values of a fold column that no part names are left out, as the user's list says.
             elif spec.parts is None and word not in _NO_PART:
-                unknown.setdefault(value, first + int(np.argmax(indices == index)))
+                unknown.setdefault(value, place.first + int(np.argmax(indices == index)))
             if len(unknown) > _MOST_SHOWN:
                 break
         if unknown:
             break
-        owner[first : first + len(indices)] = part_of[indices]
+        owner[place.first : place.first + len(indices)] = part_of[indices]
     if unknown:
         listed = ", ".join(shown(value) for value in list(unknown)[:_MOST_SHOWN])
         more = " and more" if len(unknown) > _MOST_SHOWN else ""
@@ -274,35 +268,38 @@ def _of_values(table: NumberTable, spec: SplitSpec, num_rows: int) -> tuple[NDAr
 
 def _listed_parts(parts: tuple[tuple[str, str], ...]) -> str:
     """Return the values of each part as text."""
-    groups = {part: [value for value, of in parts if of == part] for part in _PARTS}
+    groups = {part: [value for value, of in parts if of == part] for part in PARTS}
     return "; ".join(f"{part} {', '.join(values)}" for part, values in groups.items() if values)
 
 
 def _of_times(
     table: NumberTable, spec: SplitSpec, num_rows: int, has_label: NDArray[np.bool_] | None
 ) -> tuple[NDArray[np.uint8], str]:
-    """Return each row's part (N,) by its time, earliest rows first, and a text on the times at the borders."""
+    """Return each row's part (N,) by its time, earliest rows first, and a text on the first and last times of parts.
+
+    Raises SourceError for a row that needs a time and has none.
+    """
     column, shares = spec.column or "", spec.shares or (0.6, 0.2, 0.2)
     values = np.empty(num_rows, np.int64)
     is_used = np.ones(num_rows, np.bool_) if has_label is None else has_label
-    for first, (part,) in _blocks(table, (column,), num_rows):
-        place = Place(where=str(table.path), column=column, first=first, error=SourceError)
+    for ((part, place),) in placed_columns(table, (column,), num_rows):
+        rows = slice(place.first, place.first + len(part))
         read = times(part, place=place)
-        wrong = np.flatnonzero(read.is_missing & is_used[first : first + len(part)])
+        wrong = np.flatnonzero(read.is_missing & is_used[rows])
         if wrong.size:
             raise place.refused(
                 int(wrong[0]), "missing", "a split by time needs the time of every node with a label"
             )
-        values[first : first + len(part)] = read.values
-    rows = np.flatnonzero(is_used)
+        values[rows] = read.values
+    used = np.flatnonzero(is_used)
     # Of equal times, the earlier row comes first.
-    rows = rows[np.argsort(values[rows], kind="stable")]
-    ends = [round(shares[0] * len(rows)), round((shares[0] + shares[1]) * len(rows))]
+    used = used[np.argsort(values[used], kind="stable")]
+    ends = [round(shares[0] * len(used)), round((shares[0] + shares[1]) * len(used))]
     owner = np.zeros(num_rows, np.uint8)
     texts_of = []
-    for number, ids in enumerate(np.split(rows, ends), 1):
+    for number, ids in enumerate(np.split(used, ends), 1):
         owner[ids] = number
         if len(ids):
             span = microseconds_text(int(values[ids[0]])), microseconds_text(int(values[ids[-1]]))
-            texts_of.append(f"{_PARTS[number - 1]} {span[0]} to {span[1]}")
+            texts_of.append(f"{PARTS[number - 1]} {span[0]} to {span[1]}")
     return owner, f"by time ({'; '.join(texts_of)})"

@@ -49,9 +49,8 @@ Dangling: TypeAlias = Literal["error", "drop", "node"]
 _TABLE_SHARE, _STAGE_SHARE, _BLOCK_SHARE = 2, 4, 8
 _READ_IDS: Final = 1024  # ids of each partition that are read at a time, on average
 MIN_BUDGET_BYTES: Final = 64 * 2**10  # a smaller budget would have no room for a hundred keys
-_MAX_BLOCK_BYTES: Final = (
-    3 * 2**20
-)  # a larger block would leave the processor's cache; it holds two keys of any length
+# A larger block would leave the processor's cache. It holds two keys of any length.
+_MAX_BLOCK_BYTES: Final = 3 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +71,7 @@ class KeyStream:
 
     where: tuple[str, ...]  # the places that the keys come from in turn
     start: int  # position of the first key
-    order: TemporaryArray  # each key's id, or -2 - p for the next id of partition p
+    order: TemporaryArray  # each key's id in the table, or -2 - p for the next id of partition p
     numbering: Numbering
     cursor: IdArray | None = (
         None  # (P,) each partition's number of keys before the stream; None without partitions
@@ -203,7 +202,7 @@ class Numbering:
         stream = KeyStream(
             where=(where,) if isinstance(where, str) else where,
             start=self._position,
-            order=TemporaryArray(path=path, dtype=np.dtype(np.int64)),
+            order=TemporaryArray(path=path, dtype=np.dtype(np.int32)),
             numbering=self,
             cursor=None if self._partitions is None else self._partitions.counts.copy(),
         )
@@ -291,9 +290,10 @@ class Numbering:
         if self._partitions is not None:
             read = max(max_ids, min(self._partitions.num_partitions * _READ_IDS, self._budget // 64))
         for order in stream.order.pieces(stream.num_keys, read):
-            ids = order
-            if self._partitions is not None and cursor is not None and order.min() <= LEFT:
-                ids = self._partitions.ids_in_turn(order, cursor)
+            ids = order.astype(np.int64)
+            del order
+            if self._partitions is not None and cursor is not None and ids.min() <= LEFT:
+                ids = self._partitions.ids_in_turn(ids, cursor)
             for start in range(0, len(ids), max_ids):
                 yield ids[start : start + max_ids]
 

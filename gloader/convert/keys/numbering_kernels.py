@@ -49,8 +49,9 @@ MAKE, DROP, LEAVE = range(3)
 USED, COUNT, MADE, TWICE, TWICE_FIRST, DANGLING, NUM_FIRSTS = range(7)
 NUM_FIELDS: Final = 7
 
-_AHEAD = 16  # keys between a key and the slot that is fetched for a later key, as measured
-_NEAR = 8  # keys between a key and the record that is fetched for a later key
+# Records that are looked up together, and the records between a record and the slot, or the arena's record, that is
+# fetched for a later one, as measured.
+_GROUP, _SLOTS_AHEAD, _RECORDS_AHEAD = 1024, 64, 32
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -158,6 +159,89 @@ def find_slot(records: Words, place: np.uint64, value: np.uint64, slots: Words, 
     return slot
 
 
+@njit(cache=True, nogil=True, inline="always")
+def slot_entry(value: np.uint64, place: int) -> np.uint64:
+    """Return what a slot holds for a record at ``place`` of the arena, whose key has the hash ``value``. Pure."""
+    return (((value >> _TAG_SHIFT) & _TAG) << _PLACE_BITS) | np.uint64(place + 1)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def is_other(entry: np.uint64, value: np.uint64) -> bool:
+    """Return True if the slot ``entry`` has a key, and its tag is not that of the hash ``value``. Pure."""
+    return (entry != 0) & (((entry >> _PLACE_BITS) ^ (value >> _TAG_SHIFT)) & _TAG != 0)
+
+
+@njit(cache=True, nogil=True)
+def find_known(
+    records: Words,
+    places: IdArray,
+    hashes: Words,
+    first: int,
+    stop: int,
+    slots: Words,
+    arena: Words,
+    entries: Words,
+    waiting: IdArray,
+    ids: IdArray,
+) -> int:
+    """Write the ids of the records ``first`` ... ``stop - 1`` to ``ids``, as far as the table has them.
+
+    No branch depends on a key that the table has, and no step of a loop waits for the one before. So the processor
+    fetches many slots and records at a time.
+
+    Parameters
+    ----------
+    records, places, hashes, slots, arena, ids : as in `place_records`
+    entries : memory for ``stop - first`` slots
+    waiting : (stop - first,) receives the numbers of the records without an id, less ``first``, in ascending order. A
+        key that the table has is among them if another key with the same tag comes first
+
+    Returns
+    -------
+    The number of records without an id
+    """
+    mask = np.uint64(slots.shape[0] - 1)
+    count = 0
+    for j in range(stop - first):
+        if first + j + _SLOTS_AHEAD < hashes.shape[0]:
+            prefetch(slots, to_int(hashes[first + j + _SLOTS_AHEAD] & mask))
+        value = hashes[first + j]
+        entry = slots[value & mask]
+        entries[j] = entry
+        waiting[count] = j
+        count += is_other(entry, value)
+    step = np.uint64(0)
+    while count > 0:
+        step += _ONE
+        left = 0
+        for k in range(count):
+            j = waiting[k]
+            value = hashes[first + j]
+            entry = slots[(value + step) & mask]
+            entries[j] = entry
+            waiting[left] = j
+            left += is_other(entry, value)
+        count = left
+    for j in range(stop - first):
+        if j + _RECORDS_AHEAD < stop - first:
+            # A short key's record is in at most two cache lines.
+            prefetch(arena, to_int(entries[j + _RECORDS_AHEAD] & _PLACE) - 1)
+            prefetch(arena, to_int(entries[j + _RECORDS_AHEAD] & _PLACE) + 1)
+        # An empty slot stands for the arena's first record, which is then taken as different.
+        is_empty = np.uint64(entries[j] == 0)
+        known = (entries[j] & _PLACE) + is_empty - _ONE
+        place = np.uint64(places[first + j])
+        header, length = arena[known], records[place] & _LENGTH
+        difference = is_empty | ((header & _LENGTH) ^ length)
+        if difference == 0:
+            for k in range(_ONE, _ONE + ((length + np.uint64(7)) >> np.uint64(3))):
+                difference |= arena[known + k] ^ records[place + k]
+        ids[first + j] = to_int(header >> _ID_SHIFT)
+        waiting[count] = j
+        count += difference != 0
+    return count
+
+
 @njit(cache=True, nogil=True)
 def place_records(
     records: Words,
@@ -168,6 +252,7 @@ def place_records(
     slots: Words,
     arena: Words,
     arena_words: int,
+    max_count: int,
     num_given: int,
     made_base: int,
     missing: int,
@@ -186,7 +271,7 @@ def place_records(
     records, places, hashes : the records
     slots : (S,) the table; S is a power of 2
     arena : the records of the keys in the table
-    arena_words : number of words of ``arena`` that may be used
+    arena_words, max_count : number of words of ``arena``, and of keys, that may be used
     num_given : number of given nodes, which have the lowest positions
     made_base : id of the first made node
     ids : receives each record's id, DROPPED or LEFT
@@ -198,53 +283,50 @@ def place_records(
     -------
     ``stop``, or the first record for which slots or arena have no room
     """
-    mask = np.uint64(slots.shape[0] - 1)
-    max_count = slots.shape[0] - slots.shape[0] // 4  # a fuller table has long runs of used slots
-    for i in range(first, stop):
-        if i + _AHEAD < stop:
-            prefetch(slots, to_int(hashes[i + _AHEAD] & mask))
-        if i + _NEAR < stop:
-            near = slots[hashes[i + _NEAR] & mask]
-            if near != 0:
-                prefetch(arena, to_int((near & _PLACE) - _ONE))
-        place = np.uint64(places[i])
-        length = records[place] & _LENGTH
-        position = to_int(records[place] >> _ID_SHIFT)
-        words = (length + np.uint64(7)) >> np.uint64(3)
-        slot = find_slot(records, place, hashes[i], slots, arena)
-        found = to_int(-1)
-        if slots[slot] != 0:
-            found = to_int(arena[(slots[slot] & _PLACE) - _ONE] >> _ID_SHIFT)
-        is_given = position < num_given
-        if found >= 0:
-            ids[i] = found
-            if is_given and state[TWICE] < 0:
-                state[TWICE] = i
-                state[TWICE_FIRST] = found
-            continue
-        if missing == LEAVE:
-            ids[i] = LEFT
-            continue
-        if missing == DROP and not is_given:
-            ids[i] = DROPPED
-            if state[DANGLING] < 0:
-                state[DANGLING] = i
-            continue
-        used = state[USED]
-        if state[COUNT] >= max_count or used + 1 + to_int(words) > arena_words:
-            return i
-        number = position if is_given else made_base + state[MADE]
-        arena[used] = length | (np.uint64(number) << _ID_SHIFT)
-        for k in range(1, to_int(words) + 1):
-            arena[used + k] = records[place + np.uint64(k)]
-        slots[slot] = (((hashes[i] >> _TAG_SHIFT) & _TAG) << _PLACE_BITS) | np.uint64(used + 1)
-        state[USED] = used + 1 + to_int(words)
-        state[COUNT] += 1
-        ids[i] = number
-        if not is_given:
-            state[MADE] += 1
-            firsts[state[NUM_FIRSTS]] = position
-            state[NUM_FIRSTS] += 1
+    entries, waiting = np.empty(_GROUP, np.uint64), np.empty(_GROUP, np.int64)
+    for begin in range(first, stop, _GROUP):
+        end = min(begin + _GROUP, stop)
+        count = find_known(records, places, hashes, begin, end, slots, arena, entries, waiting, ids)
+        if to_int(records[places[begin]] >> _ID_SHIFT) < num_given:
+            count = end - begin
+            waiting[:count] = np.arange(count)  # a given node must have no id
+        for k in range(count):
+            i = begin + waiting[k]
+            place = np.uint64(places[i])
+            length = records[place] & _LENGTH
+            position = to_int(records[place] >> _ID_SHIFT)
+            words = (length + np.uint64(7)) >> np.uint64(3)
+            slot = find_slot(records, place, hashes[i], slots, arena)
+            is_given = position < num_given
+            if slots[slot] != 0:
+                ids[i] = to_int(arena[(slots[slot] & _PLACE) - _ONE] >> _ID_SHIFT)
+                if is_given and state[TWICE] < 0:
+                    state[TWICE] = i
+                    state[TWICE_FIRST] = ids[i]
+                continue
+            if missing == LEAVE:
+                ids[i] = LEFT
+                continue
+            if missing == DROP and not is_given:
+                ids[i] = DROPPED
+                if state[DANGLING] < 0:
+                    state[DANGLING] = i
+                continue
+            used = state[USED]
+            if state[COUNT] >= max_count or used + 1 + to_int(words) > arena_words:
+                return i
+            number = position if is_given else made_base + state[MADE]
+            arena[used] = length | (np.uint64(number) << _ID_SHIFT)
+            for word in range(1, to_int(words) + 1):
+                arena[used + word] = records[place + np.uint64(word)]
+            slots[slot] = slot_entry(hashes[i], used)
+            state[USED] = used + 1 + to_int(words)
+            state[COUNT] += 1
+            ids[i] = number
+            if not is_given:
+                state[MADE] += 1
+                firsts[state[NUM_FIRSTS]] = position
+                state[NUM_FIRSTS] += 1
     return stop
 
 
@@ -252,19 +334,18 @@ def place_records(
 def fill_slots(arena: Words, used: int, cut: int, slots: Words) -> None:
     """Enter the records in the first ``used`` words of the arena in the empty table ``slots``."""
     mask = np.uint64(slots.shape[0] - 1)
+    places, hashes = np.empty(_GROUP + 1, np.int64), np.empty(_GROUP, np.uint64)
     at = 0
     while at < used:
-        length = arena[at] & _LENGTH
-        words = to_int((length + np.uint64(7)) >> np.uint64(3))
-        value = first_hash(length)
-        for k in range(words):
-            value = mix64(value ^ arena[at + 1 + k])
-        value = cut_hash(value, cut)
-        slot = value & mask
-        while slots[slot] != 0:
-            slot = (slot + _ONE) & mask
-        slots[slot] = (((value >> _TAG_SHIFT) & _TAG) << _PLACE_BITS) | np.uint64(at + 1)
-        at += 1 + words
+        count = find_records(arena[at:used], cut, places, hashes)
+        for i in range(count):
+            if i + _SLOTS_AHEAD < count:
+                prefetch(slots, to_int(hashes[i + _SLOTS_AHEAD] & mask))
+            slot = hashes[i] & mask
+            while slots[slot] != 0:
+                slot = (slot + _ONE) & mask
+            slots[slot] = slot_entry(hashes[i], at + places[i])
+        at += places[count]
 
 
 @njit(cache=True, nogil=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KEY_BYTES", "KeyChunk", "KeyKind", "interleaved", "key_chunk", "key_kind"]
 
+_ASCII: Final = 128  # the number of ASCII characters, which are one byte each in UTF-8
 _NOUNS: Final[dict[KeyKind, str]] = {
     "int64": "integers",
     "uint64": "integers of at least 0",
@@ -159,8 +160,10 @@ def _text_chunk(column: pa.Array[Any], first_row: int, where: str) -> KeyChunk:
     width = np.int64 if pa.types.is_large_string(column.type) else np.int32
     starts = _bytes_of(offsets).view(width)[column.offset : column.offset + len(column) + 1]
     chunk = KeyChunk(data=_bytes_of(data), starts=starts.astype(np.int64, copy=width is np.int32))
+    if _is_ascii(chunk):
+        return chunk
     try:
-        column.validate(full=True)  # Parquet files of other programs may have any bytes
+        column.validate(full=True)  # files of other programs may have any bytes and places
     except pa.ArrowInvalid:
         for i in range(len(chunk)):
             try:
@@ -172,6 +175,14 @@ def _text_chunk(column: pa.Array[Any], first_row: int, where: str) -> KeyChunk:
                 ) from error
         raise
     return chunk
+
+
+def _is_ascii(chunk: KeyChunk) -> bool:
+    """Return True if all bytes of the keys are ASCII, and all places are right. Pure."""
+    starts, data = chunk.starts, chunk.data
+    if starts[0] < 0 or starts[-1] > len(data) or (starts[1:] < starts[:-1]).any():
+        return False
+    return int(data[starts[0] : starts[-1]].max(initial=0)) < _ASCII
 
 
 def _as_kind(texts: KeyChunk, kind: KeyKind, first_row: int, where: str) -> KeyChunk:

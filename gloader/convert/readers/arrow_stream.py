@@ -106,7 +106,7 @@ def spilled_stream(
 def _reader_of(stream: Any, name: str) -> pa.RecordBatchReader:
     """Return pyarrow's reader of a stream."""
     if isinstance(stream, pa.RecordBatchReader):
-        return stream  # as itself, because its errors would be texts behind the interface in C
+        return stream  # not exported again, because the C interface would turn its errors into texts
     try:
         if hasattr(stream, "__arrow_c_stream__"):
             return pa.RecordBatchReader.from_stream(stream)

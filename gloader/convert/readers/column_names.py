@@ -12,7 +12,6 @@ from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from gloader.core.malformed import shown
-from gloader.dataset.column_values import MISSING_TEXTS
 from gloader.errors import SourceError
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ _UNNAMED = re.compile(r"\s*|Unnamed: \d+(_level_\d+)?|__index_level_\d+__|None")
 # Roles in the headers of Neo4j's import files, after a colon, such as ``userId:START_ID(User)`` or ``:TYPE``. Other
 # words after the colon are types, as in ``stars:int``.
 _ROLES = frozenset({"start_id", "end_id", "type", "id", "label"})
-MISSING: Final = MISSING_TEXTS  # text for a missing number
 # The kind of a column is a text such as "integer" or "string", see `NumberTable.kind`. `ALMOST` is the kind of a column
 # with texts such as "[0.1, 0.2]", "1,5" or "7%". `LISTS` begins the kind of a column with lists, such as "list of 768".
 ALMOST: Final = "near number"

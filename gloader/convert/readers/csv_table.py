@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -19,7 +19,6 @@ import pyarrow.csv as pacsv
 
 from gloader.convert.readers.column_names import (
     ALMOST,
-    MISSING,
     is_known,
     is_unnamed,
     no_whole_numbers,
@@ -37,6 +36,7 @@ from gloader.convert.readers.csv_text import (
     rows_of,
 )
 from gloader.core.malformed import MALFORMED, shown
+from gloader.dataset.column_values import MISSING_TEXTS
 from gloader.errors import GloaderError, ShapeError, SourceError
 
 if TYPE_CHECKING:
@@ -87,6 +87,10 @@ class CsvTable:
     # True if the first row's numbers are 0, 1, 2 and so on. pandas writes such a header for columns without names, so
     # the row may be a header that was taken for data.
     counts_columns: bool
+    # The number of rows is unknown until they are read. A pandas index is a column. The columns need no explanation.
+    num_rows: None = field(default=None, init=False)
+    row_ids: None = field(default=None, init=False)
+    remark: str = field(default="", init=False)
 
     @classmethod
     def open(cls, path: Path) -> CsvTable:
@@ -121,24 +125,9 @@ class CsvTable:
         )
 
     @property
-    def num_rows(self) -> None:
-        """None: the number of rows is unknown until they are read."""
-        return
-
-    @property
     def index(self) -> tuple[str, ...]:
         """The columns without a name, such as the index of a pandas table."""
         return tuple(name for name in self.names if is_unnamed(name)) if self.has_names else ()
-
-    @property
-    def row_ids(self) -> None:
-        """None: in a text file, a pandas index is a column."""
-        return
-
-    @property
-    def remark(self) -> str:
-        """Empty: the columns need no explanation."""
-        return ""
 
     def kind(self, column: str) -> str:
         """Return a column's kind according to its first rows; see `NumberTable.kind`."""
@@ -156,13 +145,8 @@ class CsvTable:
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
         """Yield the named ``columns``; see `NumberTable.read`."""
-        try:
-            with reading_text(self.path):
-                yield from self._read(columns)
-        except pa.ArrowInvalid as failure:
-            with reading_text(self.path):
-                named_error = self._explained(columns, error, failure)
-            raise named_error from failure
+        with self._explaining(columns, error):
+            yield from self._read(columns)
 
     def arrow_type(self, column: str) -> pa.DataType:
         """Return the type string, because every field is text; see `NumberTable.arrow_type`."""
@@ -171,14 +155,8 @@ class CsvTable:
 
     def read_arrow(self, columns: Sequence[str], *, error: TableError) -> Iterator[pa.RecordBatch]:
         """Yield the named ``columns`` as text; see `NumberTable.read_arrow`."""
-        texts = dict.fromkeys(columns)
-        try:
-            with reading_text(self.path):
-                yield from self._batches(dict.fromkeys(columns, pa.string()))
-        except pa.ArrowInvalid as failure:
-            with reading_text(self.path):
-                named_error = self._explained(texts, error, failure)
-            raise named_error from failure
+        with self._explaining(dict.fromkeys(columns), error):
+            yield from self._batches(dict.fromkeys(columns, pa.string()))
 
     def count_rows(self) -> int:
         """Return the number of rows by reading them.
@@ -188,13 +166,11 @@ class CsvTable:
         SourceError
             The file is malformed.
         """
-        try:
-            with reading_text(self.path):
-                return sum(batch.num_rows for batch in self._batches({self.names[0]: pa.binary()}))
-        except pa.ArrowInvalid as failure:
-            with reading_text(self.path):
-                named_error = self._explained({}, SourceError, failure)
-            raise named_error from failure
+        num_rows = 0
+        with self._explaining({}, SourceError):
+            for batch in self._batches(dict.fromkeys(self.names[:1], pa.binary())):
+                num_rows += batch.num_rows
+        return num_rows
 
     def _read(self, columns: Mapping[str, Number]) -> Iterator[Columns]:
         """Yield the named columns, as `read`. Raises pyarrow's error for a bad row."""
@@ -271,6 +247,17 @@ class CsvTable:
             return pa.float64()
         return _UTC_DATE if field.strip().endswith("Z") else _DATE
 
+    @contextmanager
+    def _explaining(self, columns: Mapping[str, Number | None], error: TableError) -> Iterator[None]:
+        """Turn pyarrow's error for a bad row into the error of `_explained`."""
+        try:
+            with reading_text(self.path):
+                yield
+        except pa.ArrowInvalid as failure:
+            with reading_text(self.path):
+                named_error = self._explained(columns, error, failure)
+            raise named_error from failure
+
     def _explained(
         self, columns: Mapping[str, Number | None], error: TableError, failure: Exception
     ) -> Exception:
@@ -304,7 +291,7 @@ class CsvTable:
             return f"is {shown(field)}, which is not UTF-8; save the file as UTF-8"
         if number == "int64" and _is_number(field) and field.strip() and not _WHOLE.fullmatch(field):
             return f"is {shown(field)}; {no_whole_numbers(self._first_missing(name))}"
-        if field.strip().lower() in MISSING:
+        if field.strip().lower() in MISSING_TEXTS:
             empty = " (an empty field is NaN)" if field.strip() and number.startswith("float") else ""
             return f"is {shown(field)}, a missing value: leave such rows out, or fill it{empty}"
         return f"is {shown(field)}; expected {_MEANING[number]}"
@@ -317,7 +304,7 @@ class CsvTable:
             (
                 row
                 for row, (_, fields) in rows
-                if column < len(fields) and fields[column].strip().lower() in MISSING
+                if column < len(fields) and fields[column].strip().lower() in MISSING_TEXTS
             ),
             None,
         )
@@ -382,7 +369,7 @@ def _names(fields: Sequence[str], path: Path) -> Iterator[str]:
         )
     named = [name for name in names if name]
     twice = twice_in(named)
-    numbers = [name for name in named if _NUMBER.fullmatch(name) or name.lower() in MISSING]
+    numbers = [name for name in named if _NUMBER.fullmatch(name) or name.lower() in MISSING_TEXTS]
     # A number is a valid name in a header with known names, and in pandas' header of the column numbers 0, 1, 2, ...
     is_header = not numbers or is_known(names) or (not names[0] and _counts(names[1:]))
     if twice is not None or not is_header:
@@ -444,7 +431,7 @@ def _starts_whole(fields: Sequence[str]) -> bool:
 
 def _kind(fields: Sequence[str]) -> str:
     """Return the kind of a column's first fields; see `NumberTable.kind`. Pure."""
-    values = [field.strip() for field in fields if field.strip().lower() not in MISSING]
+    values = [field.strip() for field in fields if field.strip().lower() not in MISSING_TEXTS]
     if not values:
         return "empty"
     if all(map(_WHOLE.fullmatch, values)):

@@ -7,7 +7,7 @@ their own when the first missing value is met. For flags it is made at once, bec
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,20 +24,9 @@ if TYPE_CHECKING:
     from gloader.convert.options import Fill
     from gloader.convert.source import FeatureStream
 
-_PASS_BYTES: Final = (
-    1 << 20
-)  # bytes of a chunk in the pass for means, whose float64 copies take a few times as much
+# Bytes of a chunk in the pass for means. Its float64 copies take a few times as much.
+_PASS_BYTES: Final = 1 << 20
 _MOST_SHOWN: Final = 6  # columns that the receipt names
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Gaps:
-    """The missing values of a matrix, and the means of its training rows."""
-
-    num_missing: NDArray[np.int64]  # (F,)
-    num_infinite: int
-    means: NDArray[np.float64]  # (F,)
-    num_known: NDArray[np.int64]  # (F,) training rows with a value
 
 
 class FilledRows:
@@ -58,7 +47,8 @@ class FilledRows:
         self._missing = missing
         self._is_train = is_train
         self._where = where
-        self._gaps: _Gaps | None = None
+        # Missing values (F,) of all rows, and the moments of the training rows; None before the pass for them.
+        self._gaps: tuple[NDArray[np.int64], Moments] | None = None
         self._counted: tuple[NDArray[np.int64], int] | None = None  # missing by column, and infinite ones
 
     def stream(self) -> FeatureStream:
@@ -107,7 +97,7 @@ class FilledRows:
         """Return the columns that get a flag."""
         if self._missing != "flag":
             return np.empty(0, np.int64)
-        return np.flatnonzero(self._measured().num_missing)
+        return np.flatnonzero(self._measured()[0])
 
     def _filled(
         self, features: FeatureStream, max_rows: int, flags: NDArray[np.int64]
@@ -131,8 +121,8 @@ class FilledRows:
         """Return the value (F,) for each column's missing ones."""
         if self._missing == "zero":
             return np.zeros(is_missing.shape[1], dtype)
-        gaps = self._measured()
-        lacking = np.flatnonzero(is_missing.any(axis=0) & (gaps.num_known == 0))
+        _, moments = self._measured()
+        lacking = np.flatnonzero(is_missing.any(axis=0) & (moments.count == 0))
         if lacking.size:
             names = self._features.names
             column = shown(names[lacking[0]]) if names else lacking[0]
@@ -140,23 +130,20 @@ class FilledRows:
                 f"{self._where}: column {column} has no value in any training row, so that it has no mean: leave the "
                 "column out, or fill it with --missing zero, in Python missing='zero'"
             )
-        return gaps.means.astype(dtype)
+        return moments.mean.astype(dtype)
 
-    def _measured(self) -> _Gaps:
-        """Return the missing values and the means, from a pass over all rows at the first call."""
+    def _measured(self) -> tuple[NDArray[np.int64], Moments]:
+        """Return the numbers of missing values (F,), and the training rows' moments. The first call reads all rows."""
         if self._gaps is not None:
             return self._gaps
         # Rows that float32 would round are refused elsewhere, if at all.
         features = self._features.rounded or self._features
         moments, num_missing = Moments.of_width(features.dim), np.zeros(features.dim, np.int64)
-        first = num_infinite = 0
+        first = 0
         for chunk in features.chunks(max(1, _PASS_BYTES // max(1, features.dim * features.dtype.itemsize))):
             num_missing += np.count_nonzero(~np.isfinite(chunk), axis=0)
-            num_infinite += int(np.count_nonzero(np.isinf(chunk)))
             is_train = None if self._is_train is None else self._is_train[first : first + len(chunk)]
             moments.add((chunk if is_train is None else chunk[is_train]).astype(np.float64))
             first += len(chunk)
-        self._gaps = _Gaps(
-            num_missing=num_missing, num_infinite=num_infinite, means=moments.mean, num_known=moments.count
-        )
+        self._gaps = num_missing, moments
         return self._gaps

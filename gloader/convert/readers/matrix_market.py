@@ -8,7 +8,7 @@ text is read by `CsvTable`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -37,7 +37,7 @@ _ENDS: Final = ("row", "column")
 
 
 def _first_lines(path: Path) -> tuple[str, int, str]:
-    """Return the first line, and the number, from 1, and the text of the size line: the first that is no comment."""
+    """Return the first line, and the size line's number, from 1, and text. It is the first line that is no comment."""
     with open_text(path) as file:
         banner, number, line = "", 0, ""
         for number, line in lines_of(file, path):
@@ -55,6 +55,11 @@ class MatrixTable:
     shape: tuple[int, int]  # the matrix's numbers of rows and columns
     num_entries: int  # entries in the file, according to its size line
     symmetry: str  # a key of `_MIRRORED`
+    # The format says which column is which, and no column numbers the entries. The size line was read as such.
+    has_names: bool = field(default=True, init=False)
+    index: tuple[str, ...] = field(default=(), init=False)
+    row_ids: None = field(default=None, init=False)
+    counts_columns: bool = field(default=False, init=False)
 
     @classmethod
     def open(cls, path: Path) -> MatrixTable:
@@ -114,26 +119,6 @@ class MatrixTable:
     def names(self) -> tuple[str, ...]:
         """The columns' names: row, column, and weight if the entries have values."""
         return self.text.names
-
-    @property
-    def has_names(self) -> bool:
-        """True, because the format says which column is which."""
-        return True
-
-    @property
-    def index(self) -> tuple[str, ...]:
-        """No columns number the entries."""
-        return ()
-
-    @property
-    def row_ids(self) -> None:
-        """None: there is no pandas index."""
-        return
-
-    @property
-    def counts_columns(self) -> bool:
-        """False, because the size line was read as such."""
-        return False
 
     @property
     def remark(self) -> str:

@@ -92,7 +92,7 @@ def check_id_array(dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> 
 
 
 def to_labels(values: NDArray[Any], *, where: str, labels_as: LabelsAs | None = None) -> NDArray[Any]:
-    """Return labels as classes, int64 (N,) with -1 where unknown, or as values, float32 (N, k) with NaN. Pure.
+    """Return labels as classes, int64 (N,) with -1 where unknown, or values, float32 (N, k) with NaN. Pure.
 
     One column of whole numbers holds classes, and NaN becomes -1. One column of floats with a fraction holds values.
     Several columns hold values. Whole numbers of an integer dtype are then 0 or 1, for several labels per node.

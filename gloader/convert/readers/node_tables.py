@@ -190,17 +190,14 @@ def node_labels(
     return placed
 
 
-def table_labels(
-    table: NumberTable, *, num_nodes: int, budget_bytes: int, columns: tuple[str, ...] | None = None
-) -> NDArray[np.float32]:
-    """Return label columns of a table as float32 (N, k), NaN where unknown. Row i belongs to node i.
+def table_labels(table: NumberTable, *, num_nodes: int, budget_bytes: int) -> NDArray[np.float32]:
+    """Return all columns of a table as labels, float32 (N, k), NaN where unknown. Row i belongs to node i.
 
     Parameters
     ----------
     table : the table, with a row per node
     num_nodes : N
     budget_bytes : memory for the labels
-    columns : names of the k columns; None means all
 
     Raises
     ------
@@ -209,9 +206,11 @@ def table_labels(
     ShapeError
         The table has more or fewer than N rows.
     SourceError
-        The file is malformed, a label is infinite, or float32 would round a whole number.
+        The file is malformed, or a label is infinite.
+    FeatureValueError
+        A number is beyond float32, or float32 would round a whole number.
     """
-    stream = table_features(table, num_nodes, columns)
+    stream = table_features(table, num_nodes)
     if (needed := 4 * num_nodes * stream.dim) > budget_bytes:
         raise BudgetError(
             f"{table.path}: {stream.dim} labels of {num_nodes:,} nodes take {format_bytes(needed)}; the memory budget "
@@ -251,12 +250,10 @@ def label_columns(table: NumberTable, labels_as: LabelsAs | None = None) -> list
             f"{table.path}: column {text!r} holds {table.kind(text)}s; classes are whole numbers from 0, and -1 where "
             "unknown: write pandas.factorize(labels)[0] in its place"
         )
-    several = (
-        '; for several labels per node give --labels-as values, in Python labels_as="values"'
-        if numbers
-        else ""
-    )
-    problem = "no column of numbers" if not numbers else f"{len(numbers)} columns that may be labels"
+    problem, several = "no column of numbers", ""
+    if numbers:
+        problem = f"{len(numbers)} columns that may be labels"
+        several = '; for several labels per node give --labels-as values, in Python labels_as="values"'
     raise SourceError(
         f"{table.path} has {problem}: {described(table, table.names)}; labels are one column, a row per node: name it "
         f"label{several}"

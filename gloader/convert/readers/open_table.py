@@ -152,7 +152,8 @@ def open_table(path: Path) -> NumberTable:
     files = part_files(path)
     if files == [path]:
         return _open_file(path)
-    return PartedTable.of(path, [_open_file(file) for file in files])
+    parts = [_open_file(file) for file in files]
+    return PartedTable.of(path, parts, has_types=not all(map(is_text_table, parts)))
 
 
 def _open_file(path: Path) -> NumberTable:

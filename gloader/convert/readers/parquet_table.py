@@ -6,20 +6,18 @@ for each column. `ParquetBatches` unpacks a few pages at a time, so that memory 
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gloader.convert.readers.typed_table import TypedTable
-from gloader.core.malformed import MALFORMED
-from gloader.errors import GloaderError, SourceError
+from gloader.convert.readers.typed_table import TypedTable, naming_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    import pyarrow as pa
 
 # Read buffer per column, in bytes.
 _BUFFER_BYTES = 1 << 16
@@ -27,8 +25,6 @@ _BUFFER_BYTES = 1 << 16
 _FIRST_GROUPS = 8
 # Bytes of memory per column during reading: a page, its dictionary and the packed page, of 1 MiB each.
 _PAGE_BYTES = 3 << 20
-# The errors of pyarrow for a damaged file.
-_DAMAGED = (pa.ArrowException, OSError, *MALFORMED)
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
@@ -44,7 +40,7 @@ def open_parquet_table(path: Path) -> TypedTable:
     SourceError
         The file is not a Parquet file, or two columns share a name.
     """
-    with _reading(path, "is not a Parquet file, or is truncated"):
+    with naming_file(path, "is not a Parquet file, or is truncated"):
         with open_parquet(path) as file:
             batches = ParquetBatches(
                 path=path,
@@ -66,23 +62,12 @@ class ParquetBatches:
 
     def batches(self, columns: Sequence[str], max_rows: int) -> Iterator[pa.RecordBatch]:
         """Yield the named columns in batches; see `BatchFile.batches`."""
-        with _reading(self.path, "is truncated or corrupt"), open_parquet(self.path) as file:
+        with naming_file(self.path, "is truncated or corrupt"), open_parquet(self.path) as file:
             yield from file.iter_batches(batch_size=max_rows, columns=list(columns), use_threads=False)
 
     def reading_bytes(self, num_columns: int) -> int:
         """Return the memory for a packed and an unpacked page per column."""
         return min(_PAGE_BYTES * num_columns, 2 * self.group_bytes)
-
-
-@contextmanager
-def _reading(path: Path, problem: str) -> Iterator[None]:
-    """Turn pyarrow's errors into a SourceError that names the file and the problem."""
-    try:
-        yield
-    except GloaderError:
-        raise
-    except _DAMAGED as error:
-        raise SourceError(f"{path} {problem}: {error}") from error
 
 
 def _group_bytes(file: pq.ParquetFile) -> int:

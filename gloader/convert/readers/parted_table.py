@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gloader.convert.readers.column_names import listed
@@ -23,10 +23,17 @@ class PartedTable:
 
     path: Path  # the folder or pattern
     parts: tuple[NumberTable, ...]  # the files, at least one
+    row_ids: None = field(default=None, init=False)  # `of` refuses parts with row ids
 
     @classmethod
-    def of(cls, path: Path, parts: Sequence[NumberTable]) -> PartedTable:
+    def of(cls, path: Path, parts: Sequence[NumberTable], *, has_types: bool) -> PartedTable:
         """Return the table over the parts, without empty files, after a check of their columns.
+
+        Parameters
+        ----------
+        path : the folder or pattern
+        parts : the files, at least one
+        has_types : True if one of the files stores its columns' types
 
         Raises
         ------
@@ -34,8 +41,6 @@ class PartedTable:
             A part has other columns than the first, or a pandas index that is no column. Or a part with stored types
             has other kinds of values. The message names the part.
         """
-        from gloader.convert.readers.csv_table import CsvTable  # imported late: pyarrow takes 30 MB
-
         filled = [part for part in parts if part.names] or list(parts[:1])
         first = filled[0]
         for part in filled:
@@ -51,7 +56,7 @@ class PartedTable:
         table = cls(path=path, parts=tuple(filled))
         # Text has no types: keys may look like numbers in one file only. A column that is read as numbers is checked
         # by `read`.
-        if not all(isinstance(part, CsvTable) for part in filled):
+        if has_types:
             table._require_one_kind(first.names, SourceError)
         return table
 
@@ -69,11 +74,6 @@ class PartedTable:
     def index(self) -> tuple[str, ...]:
         """The columns that number the rows, such as a pandas index."""
         return tuple(dict.fromkeys(name for part in self.parts for name in part.index))
-
-    @property
-    def row_ids(self) -> None:
-        """None, because `of` refuses parts with row ids."""
-        return
 
     @property
     def counts_columns(self) -> bool:

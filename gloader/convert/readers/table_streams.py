@@ -30,13 +30,16 @@ from gloader.convert.readers.node_arrays import to_ids
 from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream
 from gloader.core.malformed import shown
 from gloader.core.rounding import as_float32, is_rounded, of_rounding
-from gloader.errors import FeatureValueError, GraphError, SourceError
+from gloader.dataset.column_values import Place, plain_column
+from gloader.errors import FeatureValueError, GraphError, ShapeError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
+
+    from gloader.types import IdArray
 
 
 # The type in which a column is read. "time" means any form of times in a file, which `to_seconds` converts.
@@ -224,7 +227,7 @@ class TableEdges:
 
     def stream(self) -> EdgeStream:
         """Return the edges as a stream. Pure."""
-        columns = self._columns()
+        columns = self.columns()
         names = self.table.names
         return EdgeStream(
             chunks=self._chunks,
@@ -239,23 +242,51 @@ class TableEdges:
         """Yield the edges in chunks of ``max_edges``; the values are checked here."""
         if not self.table.names:
             return
-        first, columns = 0, self._columns()
+        first, columns = 0, self.columns()
         for arrays in regroup(self.table.read(columns, error=GraphError), max_edges):
-            by_name: dict[str | None, NDArray[Any]] = dict(zip(columns, arrays, strict=True))
-            weight, time = by_name.get(self.weight), by_name.get(self.time)
-            yield EdgeChunk(
-                src=to_ids(by_name[self.src], first=first, where=self._where(self.src)),
-                dst=to_ids(by_name[self.dst], first=first, where=self._where(self.dst)),
-                weight=None
-                if weight is None
-                else to_weights(weight, first=first, where=self._where(self.weight)),
-                time=None if time is None else to_seconds(time, first=first, where=self._where(self.time)),
-            )
+            yield self.chunk(dict(zip(columns, arrays, strict=True)), first)
             first += arrays[0].shape[0]
 
-    def _columns(self) -> dict[str, Number]:
-        """Return the columns to read, with the type in which each is read."""
-        columns: dict[str, Number] = {self.src: "int64", self.dst: "int64"}
+    def chunk(
+        self,
+        by_name: Mapping[str | None, NDArray[Any]],
+        first: int,
+        ends: tuple[IdArray | None, IdArray | None] = (None, None),
+    ) -> EdgeChunk:
+        """Return the edges of consecutive rows, after a check of their values. Pure.
+
+        Parameters
+        ----------
+        by_name : the values (n,) of the columns that were read
+        first : the number of the first row, for messages
+        ends : ids (n,) of sources and of destinations; None for an end whose column has ids
+
+        Raises
+        ------
+        GraphError, SourceError
+            As `to_ids`, `to_weights` and `to_seconds`.
+        """
+        src, dst = (
+            to_ids(by_name[name], first=first, where=self._where(name)) if ids is None else ids
+            for name, ids in zip((self.src, self.dst), ends, strict=True)
+        )
+        weight, time = by_name.get(self.weight), by_name.get(self.time)
+        return EdgeChunk(
+            src=src,
+            dst=dst,
+            weight=None
+            if weight is None
+            else to_weights(weight, first=first, where=self._where(self.weight)),
+            time=None if time is None else to_seconds(time, first=first, where=self._where(self.time)),
+        )
+
+    def columns(self, has_keys: tuple[bool, bool] = (False, False)) -> dict[str, Number]:
+        """Return the columns to read, with the type in which each is read. Pure.
+
+        ``has_keys`` is True for the source or the destination column if it has keys, which are read elsewhere.
+        """
+        ends = zip((self.src, self.dst), has_keys, strict=True)
+        columns: dict[str, Number] = {name: "int64" for name, is_key in ends if not is_key}
         if self.weight is not None:
             columns[self.weight] = "float64"
         if self.time is not None:
@@ -370,6 +401,40 @@ def _joined(pieces: list[Columns]) -> Columns:
         if len(pieces) == 1
         else tuple(np.concatenate(column) for column in zip(*pieces, strict=True))
     )
+
+
+def counted_batches(
+    table: NumberTable, columns: Sequence[str], num_rows: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the batches of `NumberTable.read_arrow`, each with the number of its first row.
+
+    Raises
+    ------
+    ShapeError
+        The table has other than ``num_rows`` rows.
+    SourceError
+        The file is malformed, truncated or corrupt.
+    """
+    first = 0
+    for batch in table.read_arrow(columns, error=SourceError):
+        if first + batch.num_rows > num_rows:
+            raise ShapeError(f"{table.path} has more than the {num_rows} rows that are expected")
+        yield first, batch
+        first += batch.num_rows
+    if first != num_rows:
+        raise ShapeError(f"{table.path} has {first} rows, and {num_rows} are expected")
+
+
+def placed_columns(
+    table: NumberTable, columns: Sequence[str], num_rows: int
+) -> Iterator[tuple[tuple[Any, Place], ...]]:
+    """Yield pyarrow's array and its place for each of the ``columns``, batch by batch. Raises as `counted_batches`."""
+    where = str(table.path)
+    for first, batch in counted_batches(table, columns, num_rows):
+        yield tuple(
+            (plain_column(array), Place(where=where, column=name, first=first, error=SourceError))
+            for name, array in zip(columns, batch.columns, strict=True)
+        )
 
 
 def is_number(table: NumberTable, column: str) -> bool:

@@ -7,6 +7,7 @@ knows the columns' names, kinds and widths, and converts batches of pyarrow to n
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -14,7 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from gloader.convert.readers.column_names import LISTS, is_unnamed, no_whole_numbers, require_different
-from gloader.errors import ShapeError
+from gloader.core.malformed import MALFORMED
+from gloader.dataset.column_values import is_list, is_real
+from gloader.errors import GloaderError, ShapeError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -71,9 +74,10 @@ class TypedTable:
     widths: tuple[int, ...]  # the columns' widths, as in `NumberTable.width`
     index: tuple[str, ...]  # the columns of a pandas index
     row_ids: range | None  # a pandas index that is stored as a range instead of a column, or None
-    # Such a file always has the columns' names, and no header row.
+    # Such a file always has the columns' names, and no header row. Its columns need no explanation.
     has_names: bool = field(default=True, init=False)
     counts_columns: bool = field(default=False, init=False)
+    remark: str = field(default="", init=False)
 
     @classmethod
     def over(cls, file: BatchFile) -> TypedTable:
@@ -113,11 +117,6 @@ class TypedTable:
     def count_rows(self) -> int:
         """Return the number of rows."""
         return self.file.num_rows
-
-    @property
-    def remark(self) -> str:
-        """Empty: the columns need no explanation."""
-        return ""
 
     def kind(self, column: str) -> str:
         """Return a column's kind; see `NumberTable.kind`."""
@@ -167,12 +166,13 @@ class TypedTable:
     def _check_type(self, name: str, number: Number, error: TableError) -> None:
         """Raise ``error`` if a column's type cannot be read as ``number``."""
         kind: Any = self.arrow_type(name)
-        element = kind.value_type if _is_list(kind) else kind
+        element = kind.value_type if is_list(kind) else kind
         is_date = number == "time" and (pa.types.is_timestamp(element) or pa.types.is_date(element))
-        is_real = pa.types.is_floating(element) or (number != "time" and _is_real(element))
-        if is_date or pa.types.is_integer(element) or (number != "int64" and is_real):
+        is_float = pa.types.is_floating(element)
+        is_number = is_float or (number != "time" and _is_real_or_bool(element))
+        if is_date or pa.types.is_integer(element) or (number != "int64" and is_number):
             return
-        if pa.types.is_floating(element):
+        if is_float:
             row = _first_missing(self._batches([name]))
             raise error(f"{self.path}: column {name!r} has type {kind}; {no_whole_numbers(row)}")
         wanted = {"int64": "integers", "time": "seconds or timestamps"}.get(number, "numbers")
@@ -184,7 +184,7 @@ class TypedTable:
         ``done`` is the number of earlier rows, for messages. Raises ``error`` for a missing value.
         """
         column = plain_column(column, self.arrow_type(name))
-        if _is_list(column.type):
+        if is_list(column.type):
             column = self._flat(name, column, done)
         if pa.types.is_decimal(column.type):
             column = column.cast(pa.float64())
@@ -214,6 +214,17 @@ class TypedTable:
         return lists.flatten()
 
 
+@contextmanager
+def naming_file(path: Path, problem: str) -> Iterator[None]:
+    """Turn pyarrow's errors into a SourceError that names the file and the problem."""
+    try:
+        yield
+    except GloaderError:
+        raise
+    except (pa.ArrowException, OSError, *MALFORMED) as error:
+        raise SourceError(f"{path} {problem}: {error}") from error
+
+
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type of the values in an encoded type: of a dictionary, of runs, or of views into buffers. Pure."""
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
@@ -241,8 +252,8 @@ def _first_missing(batches: Iterable[pa.RecordBatch]) -> int | None:
 
 def _widths(file: BatchFile) -> dict[str, int]:
     """Return the list length for each column with number lists, or 0 if its first rows have no list."""
-    fields = {each.name: each.type for each in file.schema if _is_list(each.type)}
-    names = [name for name, kind in fields.items() if _is_real(kind.value_type)]
+    fields = {each.name: each.type for each in file.schema if is_list(each.type)}
+    names = [name for name, kind in fields.items() if _is_real_or_bool(kind.value_type)]
     first = next(file.batches(names, _FIRST_ROWS), None) if names else None
     if first is None:
         return dict.fromkeys(names, 0)
@@ -253,15 +264,9 @@ def _widths(file: BatchFile) -> dict[str, int]:
     return widths
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    """True for pyarrow's types of lists."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _is_real(kind: pa.DataType) -> bool:
-    """True for pyarrow's types of real numbers, bools included."""
-    is_plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    return bool(is_plain or pa.types.is_decimal(kind))
+def _is_real_or_bool(kind: pa.DataType) -> bool:
+    """True for pyarrow's types of real numbers, and for bools."""
+    return is_real(kind) or bool(pa.types.is_boolean(kind))
 
 
 def _kind(stored: pa.DataType, width: int | None) -> str:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from gloader.observe.peak_memory import release_freed_memory
-from gloader.training.inference.layer_plan import read_dims
 from gloader.training.inference.layer_rows import RamRows, SsdRows, Targets
 from gloader.training.inference.placement import OutputRoom
 from gloader.training.inference.row_stream import DeviceRows, fetch_behind, num_ahead, stream_rows
@@ -256,13 +255,13 @@ class InferenceRun:
         chunks = stream_rows(
             step.inputs[node_type],
             self._device,
-            shape=(self._num_nodes[node_type], read_dims(self._placed.layers, step.depth)[node_type]),
+            shape=(self._num_nodes[node_type], step.layer.read_dims[node_type]),
             rows_per_read=step.plan.rows_per_read,
             buffers=lambda: self._buffers,
         )
         with closing(chunks):
             for start, x in chunks:
-                yield start, self._placed.network.enter_sums(step.depth, node_type, x)
+                yield start, self._placed.network.enter_sums(step.depth, node_type, x, start)
 
     def _messages(
         self, step: _Step, relation: Relation, conv: Conv, table: Table, own: Table, columns: slice
@@ -287,11 +286,12 @@ class InferenceRun:
     def _buffers(self) -> list[NDArray[np.uint8]]:
         """Host buffers for inputs on the way to the device, or for outputs on the way back, never for both at once."""
         values = 1  # floats of the largest chunk in the whole pass
-        for depth, plans in enumerate(self._placed.plans):
-            dims = read_dims(self._placed.layers, depth)
+        for layer, plans in zip(self._placed.layers, self._placed.plans, strict=True):
             for node_type, plan in plans.items():
                 rows = {name: self._num_nodes[name] for name in self._placed.extent.types_read(node_type)}
-                read = max(min(plan.rows_per_read, count) * dims[name] for name, count in rows.items())
+                read = max(
+                    min(plan.rows_per_read, count) * layer.read_dims[name] for name, count in rows.items()
+                )
                 values = max(values, read, min(plan.rows_per_piece, rows[node_type]) * plan.slabs[0].stop)
         return [self._device.host_buffer(4 * values) for _ in range(num_ahead(self._device))]
 

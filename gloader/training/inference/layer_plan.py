@@ -98,12 +98,6 @@ class Extent:
         return tuple(name for name in self.num_nodes if name in sources)
 
 
-def read_dims(layers: Sequence[Layer], depth: int) -> Mapping[str, int]:
-    """Return the width of each type's input rows in layer ``depth``: features, or the layer below's sums. Pure."""
-    dims = layers[depth].in_dims
-    return dict.fromkeys(dims, layers[depth - 1].sum_dim) if depth else dims
-
-
 def plan_inference(layers: Sequence[Layer], extent: Extent, *, budget_bytes: int) -> tuple[TypePlans, ...]:
     """Return a plan for each layer and each of its types that keeps all memory within ``budget_bytes``. Pure.
 
@@ -368,11 +362,13 @@ class _TypeWork:
         self._convs = layer.relations_into(node_type)
         self._with_edges = set(extent.relations_into(node_type))
         self._num_nodes = extent.num_nodes
-        types, read = extent.types_read(node_type), read_dims(layers, depth)
+        types, read = extent.types_read(node_type), layer.read_dims
         self._read_dim = max(1, *(read[name] for name in types))
         entered = max(self._read_dim, *(layer.in_dims[name] for name in types))
-        # A head has its own inner width and a result width. Most heads are as wide as a hidden row.
-        self._entered_dim = 2 * entered if depth and layers[depth - 1].head is not None else entered
+        # A head has its own inner width and a result width. Most heads are as wide as a hidden row. Learned numbers in
+        # place of codes are looked up first, and then joined with the other columns.
+        has_two = layers[depth - 1].head is not None if depth else read != layer.in_dims
+        self._entered_dim = 2 * entered if has_two else entered
         self._sum_dim = layer.sum_dim
         self._num_rows = num_rows
         # Either one convolution computes the whole row, from a table that includes the node's own row, or terms are

@@ -298,7 +298,7 @@ def _inputs(name: str, network: GraphNetwork, given: Given, tier: DeviceTier | N
             f"type {name!r} has no features in this graph, and the network has no learned rows for it: the network "
             "belongs to another dataset"
         )
-    features, width = given.features[name], network.layers[0].in_dims[name]
+    features, width = given.features[name], network.layers[0].read_dims[name]
     if features.dim != width:
         raise ConfigError(f"type {name!r} has {features.dim} features; the network takes {width}")
     if tier is not None and tier.cache is not None and tier.holds_all:

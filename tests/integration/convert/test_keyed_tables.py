@@ -352,7 +352,9 @@ def test_a_key_that_no_node_has_may_make_a_node(tmp_path):
     arrays = dataset.to_numpy()
     assert not arrays["features"]["user"][N:].any()
     assert arrays["labels"]["user"][N:].tolist() == [-1, -1]
-    assert receipt["keys"].startswith("user: user_id of users.csv, text, 40 and 2 made for keys of edges")
+    assert receipt["keys"].startswith(
+        "user: user_id of users.csv, text, 40 and 2 made for keys of edges: features 0, no label"
+    )
 
 
 def changed(name, column, row, value):

@@ -30,6 +30,17 @@ def test_new_rows_have_the_features_of_their_columns():
     assert ENCODERS.encode(ROWS.slice(0, 0)).shape == (0, 6)
 
 
+def test_an_index_is_found_by_the_number_of_its_feature_and_told_apart_by_its_values():
+    assert ENCODERS.indexes == {4: ENCODERS.columns[2]}
+    (zip_code,) = ENCODERS.indexes.values()
+    assert zip_code.digest == ColumnEncoder(column="code", kind="index", values=("1", "7")).digest
+    others = [("7", "1"), ("1", "8"), ("17",), ("1,7",)]
+    assert (
+        len({zip_code.digest, *(ColumnEncoder(column="zip", kind="index", values=v).digest for v in others)})
+        == 5
+    )
+
+
 def test_wrong_rows_are_refused():
     with pytest.raises(ShapeError, match="the rows lack the column 'city'; did you mean 'cities'"):
         ENCODERS.encode(ROWS.rename_columns(["zip", "age", "cities", "x", "more"]))

@@ -11,6 +11,7 @@ import torch
 from typed_batches import small_schema
 
 from gloader.config import ModelConfig
+from gloader.models import CodeColumn
 from gloader.training import step_memory
 from gloader.training.model_spec import HeteroModelSpec, LinkSpec, ModelSpec
 from gloader.training.objectives import LINK_OBJECTIVES
@@ -87,8 +88,9 @@ def test_a_step_is_made_small_by_the_rows_that_its_first_layer_makes(monkeypatch
     monkeypatch.setattr(step_memory, "_WEIGHTS_PER_SAMPLE", 0)
     for name in ("graphsage", "residual graphsage"):
         step_bytes(_spec(name, 4, hidden=256), _batch())
+    step_bytes(replace(_spec("graphsage", 4), codes=_codes(9, dim=300)), _batch())
     rows = SHAPES[0][0]
-    assert measured == [1, 4 * 256 * rows // 200_000]
+    assert measured == [1, 4 * 256 * rows // 200_000, 4 * 303 * rows // 200_000]
 
 
 @pytest.mark.parametrize("num_pairs", [600, 60_000])
@@ -186,6 +188,41 @@ def test_tables_of_learned_rows_count_as_weights_and_not_as_a_step() -> None:
     large = replace(small, schema=replace(WIDE, num_nodes=million))
     assert parameter_bytes(large) - parameter_bytes(small) == 4 * 16 * (1_000_000 - 3000)
     assert step_bytes(large, _hetero_batch()) == step_bytes(small, _hetero_batch())
+
+
+def _codes(num_values: int, dim: int = 100) -> tuple[CodeColumn, ...]:
+    return (CodeColumn(name="city", column=0, num_values=num_values, digest="", dim=dim),)
+
+
+@pytest.mark.parametrize("name", ["graphsage", "residual gat"])
+def test_a_small_step_tells_what_the_whole_one_with_learned_numbers_takes(name, monkeypatch) -> None:
+    batch, spec = _batch(), replace(_spec(name, 2), codes=_codes(3000))
+    monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 200_000)
+    predicted = step_bytes(spec, batch)
+    monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 1 << 40)
+    # The whole step, with its table: that of one value would be too small.
+    monkeypatch.setattr(ModelSpec, "with_one_value", lambda spec: spec)
+    whole = step_bytes(spec, batch)
+    assert whole <= 1.01 * predicted
+    assert predicted <= 1.2 * whole + 4 * parameter_bytes(_spec(name, 102))
+
+
+def test_a_table_of_learned_numbers_is_counted_once_in_a_step_and_not_made() -> None:
+    small, large = (replace(_spec("graphsage", 9), codes=_codes(count)) for count in (1000, 10**7))
+    more = 4 * 100 * (10**7 - 1000)
+    assert parameter_bytes(large) - parameter_bytes(small) == more
+    assert step_bytes(large, _batch()) - step_bytes(small, _batch()) == more  # its gradient
+    of_types = [
+        HeteroModelSpec(
+            config=ModelConfig(name="rgcn", hidden=16),
+            schema=replace(WIDE, codes={"author": _codes(count)}),
+            out_dim=7,
+            num_layers=2,
+        )
+        for count in (1000, 10**7)
+    ]
+    bytes_of = [step_bytes(spec, _hetero_batch()) for spec in of_types]
+    assert bytes_of[1] - bytes_of[0] == more
 
 
 def test_the_largest_batch_has_the_most_nodes_and_edges() -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gloader.config import ModelConfig
 from gloader.errors import BudgetError, ConfigError
-from gloader.models import build_model
+from gloader.models import CodeColumn, build_model
 from gloader.samplers import CscGraph
 from gloader.ssd_store import RamFeatures
 from gloader.ssd_store.spill.claim import SpillClaim, SpillOwner, remove_dead_spills
@@ -30,6 +30,12 @@ N, F, H, C = 60, 5, 8, 3
 FE = 3  # features of an edge
 PLAIN = ("graphsage", "gcn", "gat", "mlp", "gat with edges", "gine with edges")
 NAMES = (*PLAIN, *(f"residual {name}" for name in PLAIN))
+# Networks that read learned numbers in place of codes, in the first and last of two columns.
+CODED = ("coded graphsage", "coded gat with edges", "coded residual graphsage")
+CODES = tuple(
+    CodeColumn(name=f"c{column}", column=column, num_values=4, digest="", dim=dim)
+    for column, dim in ((1, 2), (F - 1, 5))
+)
 SMALL_BUDGET = 9_200  # activations go to the disk, and every layer still fits
 
 
@@ -73,6 +79,7 @@ def _job(
 def _model(name: str, *, add_self_loops: bool, seed: int):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
+        codes, name = CODES if name.startswith("coded") else (), name.removeprefix("coded ")
         is_residual, plain = name.startswith("residual"), name.removeprefix("residual ")
         config = ModelConfig(
             name=plain.split(maxsplit=1)[0],
@@ -88,6 +95,7 @@ def _model(name: str, *, add_self_loops: bool, seed: int):
             num_layers=3,
             add_self_loops=add_self_loops,
             edge_dim=FE if name.endswith("edges") else 0,
+            codes=codes,
         )
     for norm in (module for module in model.modules() if isinstance(module, torch.nn.BatchNorm1d)):
         norm.running_mean.uniform_(-1, 1, generator=torch.Generator().manual_seed(seed))
@@ -136,6 +144,8 @@ def _check(
 ) -> None:
     model = _model(name, add_self_loops=add_self_loops, seed=seed)
     x = np.random.default_rng(seed).normal(size=(N, F)).astype(np.float32)
+    for each in CODES if name.startswith("coded") else ():
+        x[:, each.column] = np.random.default_rng(seed).integers(-1, each.num_values, N)
     wanted = np.array(nodes, dtype=np.int64)
     wanted.flags.writeable = False  # as a dataset's splits are
     with torch.no_grad():
@@ -151,7 +161,7 @@ def _check(
     assert model.training
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *CODED])
 @given(
     seed=st.integers(0, 100),
     num_edges=st.sampled_from([0, 1, 50, 600]),
@@ -178,7 +188,7 @@ def test_equals_the_forward_of_the_whole_graph(
         )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *CODED])
 def test_equals_it_with_activations_on_the_ssd_and_leaves_nothing_there(name, private_tmpdir: Path) -> None:
     graph = _graph(3, 600, 0.5)
     _check(name, graph=graph, add_self_loops=True, seed=3, budget=SMALL_BUDGET, nodes=[7, 0, 59])

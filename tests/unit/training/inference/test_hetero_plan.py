@@ -49,7 +49,7 @@ class Layer:
     roots = dict.fromkeys(NUM_NODES, "a Linear")
 
     def __init__(self, in_dim: int, *, step: int = STEP) -> None:
-        self.in_dims = dict.fromkeys(NUM_NODES, in_dim)
+        self.read_dims = self.in_dims = dict.fromkeys(NUM_NODES, in_dim)
         self.relations = {relation: Conv(step) for relation in RELATIONS}
 
     def relations_into(self, node_type: str) -> dict[Relation, Conv]:

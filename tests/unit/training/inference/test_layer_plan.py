@@ -4,7 +4,7 @@ import pytest
 
 from gloader.config import ModelConfig
 from gloader.errors import BudgetError
-from gloader.models import build_model
+from gloader.models import CodeColumn, build_model
 from gloader.training.inference.layer_plan import (
     Extent,
     plan_inference,
@@ -95,6 +95,19 @@ def test_rows_that_a_layer_computes_before_its_table_make_chunks_smaller() -> No
     # Half of the buffers. A row: three of the features, and the table; a residual row also has two rows of its own.
     assert plain.rows_per_read == (64 << 20) // (4 * (3 * F + H))
     assert residual.rows_per_read == (64 << 20) // (4 * (3 * F + 2 * H + 2 * H))
+
+
+def test_learned_numbers_in_place_of_codes_make_chunks_smaller() -> None:
+    codes = (CodeColumn(name="city", column=0, num_values=900, digest="", dim=H),)
+    config = ModelConfig(name="graphsage", hidden=H)
+    layers = build_model(config, in_dim=F, out_dim=C, num_layers=3, codes=codes).layers
+    assert layers[0].read_dims == {NODE: F}
+    assert layers[0].in_dims == {NODE: F - 1 + H}
+    plain, coded = (_plan(each, num_outputs=10, budget_bytes=1 << 30) for each in (_convs(), layers))
+    # Half of the buffers. A row: the numbers that are looked up and the joined row, next to chunks that are read.
+    assert plain[0].rows_per_read == (64 << 20) // (4 * (3 * F + 2 * H))
+    assert coded[0].rows_per_read == (64 << 20) // (4 * (3 * 2 * (F - 1 + H) + 2 * H))
+    assert coded[1:] == plain[1:]
 
 
 def test_attention_is_cut_between_heads_only() -> None:

@@ -5,7 +5,7 @@ Each metric and contender runs in a process of its own, which makes the scores, 
 above what the process held before the first computation for all scores. The difference is that of the values, with
 scikit-learn's computed once more in float64: it sums the errors of float32 values in float32.
 
-    python experiments/bench/scores.py --scores 10000000 --out experiments/results/DATE-scores.json
+    python experiments/bench/metrics.py --scores 10000000 --out experiments/results/DATE-scores.json
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _table(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
         )
     machine = provenance()["machine"]
     shape = f"{machine['cores']} cores, {machine['memory_bytes'] / 1e9:.0f} GB, shared with other jobs"
-    command = f"python experiments/bench/scores.py --scores {args.scores} --repeats {args.repeats}"
+    command = f"python experiments/bench/metrics.py --scores {args.scores} --repeats {args.repeats}"
     lines += ["", f"Machine: {shape}. Command: `{command} --processes {args.processes}`."]
     return "\n".join(lines)
 
