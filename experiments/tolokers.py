@@ -86,7 +86,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _kept(dataset: Dataset, model: str, split: int, options: argparse.Namespace) -> dict[str, Any]:
+def _kept(dataset: Dataset, model: ModelName, split: int, options: argparse.Namespace) -> dict[str, Any]:
     """Return a finished run of the same settings, or run it."""
     settings = _settings(options)
     file = options.work / f"{model}-{split}-{'-'.join(map(str, settings.values()))}.json"

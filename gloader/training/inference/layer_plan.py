@@ -214,9 +214,7 @@ class _Widths:
 
     read: int  # floats of a row as it is read
     entered: int  # floats of a row that enters the layer, through the lower layer's head, norm and activation
-    made: (
-        int  # floats computed for a row in one pass: its projection and the arrays for it, own terms, and sum
-    )
+    made: int  # floats computed for a row in one pass: the projection and its arrays, own terms, sum
     edge: int  # floats of an edge's features
     edge_terms: int  # further floats of an edge, besides its features and a few scores
 
