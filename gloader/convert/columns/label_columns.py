@@ -301,7 +301,8 @@ def _several(reader: _Reader, names: Sequence[str], as_: LabelsAs | None) -> _La
             f"{reader.table.path}: label {shown(all_names[empty[0]])} is unknown in every row: leave it out"
         )
     is_binary = bool((~is_known | (values == 0) | (values == 1)).all())
-    if not is_binary or as_ == "values":
+    # The values decide the recorded kind, with `as: values` too.
+    if not is_binary:
         return _values(values, tuple(all_names), f"{len(all_names)} columns of numbers -> values")
     ones = np.count_nonzero(values == 1, axis=0).tolist()
     counts = [f"{name} {count:,}" for name, count in zip(all_names, ones, strict=True)]

@@ -110,7 +110,7 @@ def test_several_columns_of_0_and_1_are_multilabel(tmp_path):
         "3 columns of 0 and 1 -> multilabel (ones: a 1, b 1, c 1), 1 rows without a label, 1 rows with unknown "
         "labels among others"
     )
-    assert "3 columns of numbers -> values, 0 to 1" in read(table, ["a", "b", "c"], as_="values")[1]
+    assert "3 columns of 0 and 1 -> multilabel" in read(table, ["a", "b", "c"], as_="values")[1]
 
 
 def test_several_columns_of_numbers_are_values(tmp_path):
