@@ -12,10 +12,11 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from gloader.convert.keyed_edges import column_where
-from gloader.convert.keyed_graph import KeyedGraph
+from gloader.convert.keyed_graph import AHEAD_BYTES, KeyedGraph
 from gloader.convert.keys.numbering import MIN_BUDGET_BYTES, Numbering
 from gloader.convert.keys.values import key_chunk
 from gloader.convert.numbered_graph import NumberedGraph
+from gloader.convert.read_ahead import read_ahead
 from gloader.core.malformed import shown
 from gloader.core.paths import nearest_existing
 from gloader.core.units import format_bytes
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from gloader.convert.source import AnySource, GraphSource
     from gloader.core.keys import KeyChunk
 
+# Keys are read ahead if the batches that wait take at most this share of the memory budget (1/8).
+_AHEAD_SHARE: Final = 8
 _FOLDER_PREFIX: Final = "gloader-keys-"  # beginning of the temporary folder's name
 
 
@@ -155,11 +158,12 @@ def numbered(
                 nodes.name: held.enter_context(numbering)
                 for nodes, numbering in zip(keyed, _numberings(graph, folder, budget_bytes), strict=True)
             }
+            is_ahead = _reads_ahead(budget_bytes)
             for nodes in keyed:
                 if nodes.table is not None:
-                    _append_nodes(nodes, nodes.table, numberings[nodes.name], progress)
+                    _append_nodes(nodes, nodes.table, numberings[nodes.name], progress, is_ahead=is_ahead)
             keys = {
-                each.relation: each.table.append_keys(numberings, progress)
+                each.relation: each.table.append_keys(numberings, progress, is_ahead=is_ahead)
                 for each in graph.relations
                 if each.table is not None and each.plain is None
             }
@@ -176,7 +180,7 @@ def _numberings(graph: KeyedGraph, folder: Path, budget_bytes: int) -> Iterator[
     # Tables of nodes may have columns and no keys.
     if not keyed:
         return
-    reading = graph.reading_bytes
+    reading = graph.reading_bytes + (AHEAD_BYTES if _reads_ahead(budget_bytes) else 0)
     share = (budget_bytes - reading) // len(keyed)
     if share < MIN_BUDGET_BYTES:
         raise BudgetError(
@@ -198,21 +202,33 @@ def _numberings(graph: KeyedGraph, folder: Path, budget_bytes: int) -> Iterator[
         )
 
 
+def _reads_ahead(budget_bytes: int) -> bool:
+    """True if a thread reads the next keys while earlier ones are numbered. It takes memory for more batches. Pure."""
+    return budget_bytes >= _AHEAD_SHARE * AHEAD_BYTES
+
+
 def _append_nodes(
-    nodes: KeyedNodes, table: NumberTable, numbering: Numbering, progress: PrepareProgress
+    nodes: KeyedNodes, table: NumberTable, numbering: Numbering, progress: PrepareProgress, *, is_ahead: bool
 ) -> None:
     """Give the keys in a table of nodes to the type's numbering: row i gets id i."""
     column = str(nodes.key)
     where = column_where(table, column)
 
-    def chunks() -> Iterator[KeyChunk]:
+    def read() -> Iterator[KeyChunk]:
         done = 0
         for batch in table.read_arrow([column], error=SourceError):
             yield key_chunk(batch.column(0), numbering.kind, first_row=done, where=where)
             done += batch.num_rows
+
+    def advancing(chunks: Iterator[KeyChunk]) -> Iterator[KeyChunk]:
+        done = 0
+        for chunk in chunks:
+            yield chunk
+            done += len(chunk)
             progress.advance(f"reading the keys of {table.path.name}", done, table.num_rows, "rows")
 
-    numbering.add_nodes(chunks(), where=where)
+    with read_ahead(read(), name="keys", is_on=is_ahead) as chunks:
+        numbering.add_nodes(advancing(chunks), where=where)
 
 
 @contextmanager

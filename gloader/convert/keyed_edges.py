@@ -16,13 +16,14 @@ import numpy as np
 
 from gloader.convert.csc.edge_rules import check_chunk
 from gloader.convert.keys.values import interleaved, key_chunk
+from gloader.convert.read_ahead import read_ahead
 from gloader.convert.readers.table_streams import regroup
 from gloader.convert.source import EdgeStream
 from gloader.core.malformed import shown
 from gloader.errors import GraphError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from gloader.convert.progress import PrepareProgress
     from gloader.convert.readers.table_streams import Columns, NumberTable, TableEdges
     from gloader.convert.source import EdgeChunk, FeatureStream
+    from gloader.core.keys import KeyChunk, KeyKind
     from gloader.types import Relation
 
 
@@ -94,8 +96,12 @@ class KeyedTable:
         """The table's columns besides the ends."""
         return tuple(name for name in self.edges.table.names if name not in (self.edges.src, self.edges.dst))
 
-    def append_keys(self, numberings: Mapping[str, Numbering], progress: PrepareProgress) -> EdgeKeys:
+    def append_keys(
+        self, numberings: Mapping[str, Numbering], progress: PrepareProgress, *, is_ahead: bool
+    ) -> EdgeKeys:
         """Read the keys of all rows, and give them to the numberings of their node types.
+
+        If ``is_ahead``, a thread reads the next keys while earlier ones are numbered.
 
         Raises
         ------
@@ -115,25 +121,16 @@ class KeyedTable:
                 columns[:1] if is_joint else columns, places, strict=not is_joint
             )
         ]
+        kinds = [numberings[node_type].kind for node_type, _ in columns]
         done = 0
-        # One column may hold both ends, and is read once.
-        names = list(dict.fromkeys(column for _, column in columns))
-        for batch in table.read_arrow(names, error=SourceError):
-            chunks = [
-                key_chunk(
-                    batch.column(names.index(column)),
-                    numberings[node_type].kind,
-                    first_row=done,
-                    where=place,
+        with read_ahead(self._key_chunks(kinds, is_joint), name="keys", is_on=is_ahead) as ahead:
+            for num_rows, chunks in ahead:
+                for (_, stream), chunk in zip(opened, chunks, strict=True):
+                    stream.append(chunk)
+                done += num_rows
+                progress.advance(
+                    f"reading the keys of {table.path.name}", done, self.edges.num_edges, "edges"
                 )
-                for (node_type, column), place in zip(columns, places, strict=True)
-            ]
-            for (_, stream), chunk in zip(
-                opened, [interleaved(*chunks)] if is_joint else chunks, strict=True
-            ):
-                stream.append(chunk)
-            done += batch.num_rows
-            progress.advance(f"reading the keys of {table.path.name}", done, self.edges.num_edges, "edges")
         for _, stream in opened:
             stream.close()
         return EdgeKeys(
@@ -141,6 +138,22 @@ class KeyedTable:
             destinations=opened[-1] if self.has_keys[1] else None,
             num_rows=done,
         )
+
+    def _key_chunks(self, kinds: Sequence[KeyKind], is_joint: bool) -> Iterator[tuple[int, list[KeyChunk]]]:
+        """Yield the number of rows of each batch, and its keys: a chunk for each end, or one for both."""
+        table, columns = self.edges.table, [column for _, column in self.key_columns]
+        done = 0
+        # One column may hold both ends, and is read once.
+        names = list(dict.fromkeys(columns))
+        for batch in table.read_arrow(names, error=SourceError):
+            chunks = [
+                key_chunk(
+                    batch.column(names.index(column)), kind, first_row=done, where=column_where(table, column)
+                )
+                for column, kind in zip(columns, kinds, strict=True)
+            ]
+            yield batch.num_rows, [interleaved(*chunks)] if is_joint else chunks
+            done += batch.num_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

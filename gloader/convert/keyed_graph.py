@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Memory for the batches of keys that are read and numbered at a time, besides the readers' own buffers.
 _BATCH_BYTES: Final = 8 << 20
+# Memory for two more such batches, if a thread reads them ahead of their use.
+AHEAD_BYTES: Final = 2 * _BATCH_BYTES
 _ID_BYTES: Final = 8  # bytes of an edge's end in the temporary files
 
 

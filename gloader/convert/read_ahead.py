@@ -20,7 +20,7 @@ ITEMS_AT_A_TIME: Final = 3
 
 
 @contextmanager
-def read_ahead(items: Iterable[T], *, name: str) -> Iterator[Iterator[T]]:
+def read_ahead(items: Iterable[T], *, name: str, is_on: bool = True) -> Iterator[Iterator[T]]:
     """Give the items in order to the block, which works on one while a thread reads the next ones.
 
     An error of ``items`` is raised in the block after all earlier items. The thread has ended when the block ends.
@@ -29,12 +29,16 @@ def read_ahead(items: Iterable[T], *, name: str) -> Iterator[Iterator[T]]:
     ----------
     items : only the thread uses them
     name : the thread's name after "gloader-"
+    is_on : False if memory has no room for several items; then the caller reads each one itself
 
     Raises
     ------
     ThreadStartError
         The system allows no more threads.
     """
+    if not is_on:
+        yield iter(items)
+        return
     ready: Channel[T] = Channel(1)
     thread = threading.Thread(target=_read, args=(items, ready), name=f"gloader-{name}", daemon=True)
     try:
