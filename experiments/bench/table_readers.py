@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from gloader.convert.readers.arrow_stream import spilled_stream
 from gloader.convert.readers.open_table import open_table
 from gloader.errors import SourceError
+from gloader.lab.bench.environment import provenance
 
 if TYPE_CHECKING:
     from gloader.convert.readers.table_streams import Number
@@ -115,7 +116,9 @@ def main() -> None:
                 results.append({"format": name, "form": form, "mrows_per_s": rate, "grown_bytes": grown})
                 print(f"{name:12} {form:10} {rate:7.2f} M rows/s  {grown / 1e6:7.1f} MB")
     if arguments.out:
-        arguments.out.write_text(json.dumps({"rows": arguments.rows, "results": results}, indent=1) + "\n")
+        arguments.out.write_text(
+            json.dumps({"rows": arguments.rows, "results": results, **provenance()}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":
