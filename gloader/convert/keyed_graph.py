@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from gloader.convert.read_ahead import ITEMS_AT_A_TIME
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 
 # Memory for the batches of keys that are read and numbered at a time, besides the readers' own buffers.
 _BATCH_BYTES: Final = 8 << 20
-# Memory for two more such batches, if a thread reads them ahead of their use.
-AHEAD_BYTES: Final = 2 * _BATCH_BYTES
+# Memory for the further batches that exist if a thread reads them ahead of their use.
+AHEAD_BYTES: Final = (ITEMS_AT_A_TIME - 1) * _BATCH_BYTES
 _ID_BYTES: Final = 8  # bytes of an edge's end in the temporary files
 
 

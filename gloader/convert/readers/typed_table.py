@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 _FIRST_ROWS = 100
 # Numbers per batch: 2 MB of int64, and large enough for pyarrow's full speed.
 _BATCH_NUMBERS = 1 << 18
-# Rows per batch with a column of texts or other values of unknown size. Texts of 100 bytes make 1.6 MB per column.
-_BATCH_TEXTS = 1 << 14
+# Most rows, and about the most bytes, per batch with a column of texts or other values of unknown size. Several copies
+# of a batch exist at a time while keys are numbered.
+_BATCH_TEXTS, _BATCH_TEXT_BYTES = 1 << 14, 1 << 20
 # Kinds whose values have a known size of at most 8 bytes.
 _SHORT: Final = frozenset({"integer", "number", "bool", "empty"})
 
@@ -160,8 +161,15 @@ class TypedTable:
     def _batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Return batches of the named columns that take a few megabytes."""
         rows = max(1, _BATCH_NUMBERS // max(1, sum(map(self.width, columns))))
-        is_short = all(self.kind(name) in _SHORT or self.kind(name).startswith(LISTS) for name in columns)
-        return self.file.batches(columns, rows if is_short else min(rows, _BATCH_TEXTS))
+        if all(self.kind(name) in _SHORT or self.kind(name).startswith(LISTS) for name in columns):
+            return self.file.batches(columns, rows)
+        # Types do not bound the length of texts, so the first rows decide. A dictionary would count whole.
+        first = next(self.file.batches(columns, _FIRST_ROWS), None)
+        if first is not None and first.num_rows:
+            plain = [plain_column(first.column(name), self.arrow_type(name)) for name in columns]
+            row_bytes = sum(each.nbytes for each in plain) // first.num_rows
+            rows = min(rows, _BATCH_TEXT_BYTES // max(1, row_bytes))
+        return self.file.batches(columns, max(1, min(rows, _BATCH_TEXTS)))
 
     def _check_type(self, name: str, number: Number, error: TableError) -> None:
         """Raise ``error`` if a column's type cannot be read as ``number``."""

@@ -114,3 +114,14 @@ def test_a_file_is_read_in_pieces(tmp_path, form):
         most = max(most, pa.total_allocated_bytes() - before)
     assert count == len(rows)
     assert most < 0.7 * rows.nbytes, most
+
+
+@pytest.mark.parametrize("is_dictionary", [False, True])
+def test_batches_of_long_texts_have_few_rows(tmp_path, is_dictionary):
+    """A batch of texts takes about 1 MiB, whatever their length. A dictionary counts by its values in the rows."""
+    texts = pa.array([f"{row:06}".ljust(600, "k") for row in range(6_000)])
+    column = texts.dictionary_encode() if is_dictionary else texts
+    pq.write_table(pa.table({"key": column}), tmp_path / "t.parquet")
+    batches = list(open_parquet_table(tmp_path / "t.parquet").read_arrow(["key"], error=SourceError))
+    assert pa.concat_arrays([batch.column(0) for batch in batches]).cast(pa.string()).equals(texts)
+    assert 1_500 <= max(batch.num_rows for batch in batches) <= 1_800
