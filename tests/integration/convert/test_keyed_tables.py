@@ -715,3 +715,20 @@ def test_pairs_of_keys_get_their_scores(tmp_path, csv_folder, capsys):
     words = ["--pairs", str(tmp_path / "pairs.npy"), "--out", str(tmp_path / "scores.csv")]
     assert main(["infer", "--dataset", out, "--checkpoint", run, *words]) == 2
     assert "a table of scores needs --pairs as a table" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("file", "column"), [("users", "id"), ("edges", "b")])
+def test_a_missing_key_behind_the_first_batch_is_named_by_its_row(tmp_path, monkeypatch, file, column):
+    monkeypatch.setattr("gloader.convert.readers.typed_table._BATCH_TEXTS", 4)
+    keys = [f"u{row}" for row in range(12)]
+    tables = {"users": {"id": keys, "x": [float(row) for row in range(12)]}, "edges": {"a": keys, "b": keys}}
+    tables[file][column] = [None if row == 9 else key for row, key in enumerate(keys)]
+    for name, columns in tables.items():
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    (tmp_path / "graph.yaml").write_text(
+        "nodes: {user: {file: users.parquet, key: id, columns: [x]}}\n"
+        "edges: {to: {file: edges.parquet, src: user.a, dst: user.b}}\n"
+    )
+    source = open_source(f"tables:{tmp_path}", SourceOptions(needs_labels=False))
+    with pytest.raises(SourceError, match=rf"{file}\.parquet, column '{column}': row 9 "):
+        prepare(source, tmp_path / "out", PrepareOptions())
