@@ -246,3 +246,17 @@ def test_balanced_seeds_draw_every_class_equally_often(of_kind) -> None:
         for epoch in range(3):
             drawn = seeds.draws.positions(20, seed=1, epoch=epoch)
             assert np.bincount(labels[drawn].astype(int)).tolist() == counts
+
+
+@pytest.mark.parametrize(("labels", "unknown"), [(TWO, -1), (VALUES, np.nan)])
+def test_nodes_without_a_label_have_no_part_in_a_score(tmp_path, labels, unknown) -> None:
+    given = labels.copy()
+    given[[31, 38]] = unknown
+    task = NodeTask.of(_settings(), _dataset(tmp_path / "some", given))
+    nodes, known = task._known("test")
+    assert nodes.tolist() == [30, 32, 33, 34, 35, 36, 37, 39]
+    np.testing.assert_array_equal(known, labels[nodes])
+    given[30:] = unknown
+    task = NodeTask.of(_settings(), _dataset(tmp_path / "none", given))
+    evaluation = task.score("test", None, None, lambda _: None)  # type: ignore[arg-type]
+    assert evaluation.score is None
