@@ -1,0 +1,1 @@
+"""Propagation of features and labels along the edges, out of core."""
