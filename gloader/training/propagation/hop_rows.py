@@ -6,16 +6,14 @@ The columns are in groups: a group has the columns that one metapath and one sta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from gloader.core.dtypes import STORED_DTYPES
-from gloader.ssd_store.write.feature_column import cast_rows
 from gloader.training.propagation.label_rows import NUM_FOLDS, without_own_fold
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -27,7 +25,7 @@ _MOST_ROWS: Final = 1 << 16  # rows at a time: those of a table need keys, texts
 class MadeColumns(Protocol):
     """The columns that a propagation has made, for all kept nodes."""
 
-    def read(self, start: int, stop: int) -> NDArray[Any]:
+    def read(self, start: int, stop: int) -> NDArray[np.float32]:
         """Return the rows (n, width) of the kept nodes ``start`` to ``stop``."""
         ...
 
@@ -55,24 +53,24 @@ def spans(groups: Sequence[HopGroup]) -> list[tuple[str, int, int]]:
 class HopRows:
     """The rows of all hop columns, read in the order of the kept nodes.
 
-    Propagated features have the dtype `piece_dtype`. Propagated labels are float32, one group for each fold, and become
-    sums over folds here.
+    Each group of propagated labels is read fold by fold, and becomes a sum over folds here.
     """
 
     nodes: IdArray | range  # (n,) the kept nodes, ascending
     groups: tuple[HopGroup, ...]  # of the features, then of the labels
     dtype: str  # the stored dtype
-    features: MadeColumns | None  # None without propagated features
+    features: MadeColumns  # (n, w)
     labels: MadeColumns | None  # (n, groups * NUM_FOLDS * w); None without propagated labels
     num_label_groups: int = 0
+    on_rows: Callable[[int], None] = lambda _: None  # called with the number of rows so far
 
     @property
     def width(self) -> int:
         """Number of columns."""
         return sum(len(group.columns) for group in self.groups)
 
-    def chunks(self, max_bytes: int) -> Iterator[tuple[IdArray, NDArray[Any]]]:
-        """Yield consecutive kept nodes (m,), and their rows (m, width) in the stored dtype; int8 rows are float32.
+    def chunks(self, max_bytes: int) -> Iterator[tuple[IdArray, NDArray[np.float32]]]:
+        """Yield consecutive kept nodes (m,), and their rows (m, width).
 
         A chunk takes about ``max_bytes`` three times: as it is read, joined and rounded.
         """
@@ -83,20 +81,10 @@ class HopRows:
         for start in range(0, len(self.nodes), step):
             stop = min(start + step, len(self.nodes))
             nodes = np.asarray(self.nodes[start:stop], np.int64)
-            parts = [] if self.features is None else [self.features.read(start, stop)]
+            parts = [self.features.read(start, stop)]
             if self.labels is not None:
-                # Each hop has its own sums, and rounds at the end.
+                # Each hop has its own sums.
                 hops = np.split(self.labels.read(start, stop), self.num_label_groups, axis=1)
-                sums = np.hstack([without_own_fold(hop, nodes) for hop in hops])
-                parts.append(sums if is_rounded_late(self.dtype) else cast_rows(sums, self.dtype, start))
+                parts += [without_own_fold(hop, nodes) for hop in hops]
             yield nodes, np.hstack(parts)
-
-
-def is_rounded_late(dtype: str) -> bool:
-    """Return True if rows of ``dtype`` are rounded only when all their columns are there. Pure."""
-    return STORED_DTYPES[dtype].has_scale
-
-
-def piece_dtype(dtype: str) -> str:
-    """Return the dtype of finished columns, before they are rows of ``dtype``. Pure."""
-    return "float32" if is_rounded_late(dtype) else dtype
+            self.on_rows(stop)

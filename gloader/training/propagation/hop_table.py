@@ -9,6 +9,7 @@ import numpy as np
 from gloader.dataset.table_file import write_table
 from gloader.errors import ConfigError
 from gloader.ssd_store.os_io import REAL_OS, OsIO
+from gloader.ssd_store.write.feature_column import cast_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +58,8 @@ def write_hop_table(
     ------
     ConfigError
         See `column_names`.
+    FeatureValueError
+        A value is too large for the dtype.
     StoreExistsError, StoreWriteError
         See `write_table`.
     """
@@ -70,6 +73,7 @@ def _batches(dataset: Dataset, rows: HopRows, chunk_bytes: int) -> Iterator[pa.R
     names = column_names(dataset, rows)
     table = dataset.labelled
     splits = {name: np.unique(getattr(table, name)) for name in ("train", "valid", "test")}
+    first_row = 0
     for nodes, columns in rows.chunks(chunk_bytes):
         keys = table.keys_of(nodes) if table.has_keys else table.original_ids_of(nodes)
         labels = table.labels_of(nodes)
@@ -77,8 +81,12 @@ def _batches(dataset: Dataset, rows: HopRows, chunk_bytes: int) -> Iterator[pa.R
             pa.array(keys),
             pa.array(_split_texts(nodes, splits), pa.string()),
             *(_label_array(column) for column in (labels.T if labels.ndim > 1 else [labels])),
-            *(pa.array(np.ascontiguousarray(column)) for column in columns.T),
+            *(
+                pa.array(np.ascontiguousarray(column))
+                for column in cast_rows(columns, rows.dtype, first_row).T
+            ),
         ]
+        first_row += len(nodes)
         yield pa.RecordBatch.from_arrays(arrays, names=names)
 
 

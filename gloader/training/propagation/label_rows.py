@@ -57,6 +57,7 @@ class LabelRows:
 
     def __init__(self, dataset: Dataset) -> None:
         table = dataset.labelled
+        self.bytes_read = 0  # from the device: none, because the labels are in memory
         self.num_rows = table.num_nodes
         self.names = label_columns(dataset)
         self.width = NUM_FOLDS * len(self.names)
@@ -78,9 +79,6 @@ class LabelRows:
         columns = starts[:, None] + np.arange(width)
         out[rows[:, None], columns] = np.where(is_known, labels, 0)
         out[rows[:, None], columns + width] = is_known
-
-    def close(self) -> None:
-        """Do nothing: there are no files."""
 
 
 def without_own_fold(rows: NDArray[np.float32], nodes: IdArray) -> NDArray[np.float32]:

@@ -65,8 +65,6 @@ class WorkFolder:
         if error is None or not self._os_io.listdir(self.path):
             with write_errors(self.path, "removing the work folder", os_io=self._os_io):
                 self._folder.remove()
-        else:
-            error.add_note(f"stopped; {self.path} keeps the finished columns; go on: the same command")
         self._folder.release()
         if error is not None:
             remove_empty(self._made, os_io=self._os_io)
