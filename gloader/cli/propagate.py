@@ -16,7 +16,7 @@ from gloader.cli.train import open_or_prepare
 from gloader.config import ObjectSettings
 from gloader.core.dtypes import FeatureDtype
 from gloader.core.flag_values import SWITCH, Count, Names, Size
-from gloader.core.paths import require_no_url
+from gloader.core.paths import is_url, require_no_url
 from gloader.core.units import format_bytes, format_seconds
 from gloader.errors import ConfigError
 
@@ -135,6 +135,10 @@ def _target(folder: str | None, out: Path | None) -> Path:
             )
         return out
     require_no_url(str(folder))
+    if is_url(str(folder)):
+        raise ConfigError(
+            "gloader propagate writes a folder; `gloader prepare FOLDER URL` uploads it afterwards"
+        )
     if is_table_file(Path(str(folder))):
         raise ConfigError(f"{folder} has the name of a table; write it with --out {folder}")
     return Path(str(folder))

@@ -1,4 +1,4 @@
-"""What a propagation makes of a dataset: its settings, checked against the dataset, and the names of its columns."""
+"""The request of a propagation: its settings, checked against the dataset, and the names of the columns."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ _JOIN_BYTES: Final = 24 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HopPlan:
-    """What a run is about to do."""
+    """The plan of a run."""
 
     request: HopRequest
     num_rows: int  # kept nodes
@@ -95,7 +95,7 @@ class HopPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HopReport:
-    """What a run did."""
+    """The result of a run."""
 
     path: Path
     plan: HopPlan
