@@ -1,1 +1,1 @@
-"""Propagation of features and labels along the edges, out of core."""
+"""Propagation: columns that sum up neighbours' rows over hops, made out of core."""
