@@ -39,7 +39,7 @@ from gloader.training.propagation.label_rows import LabelRows, label_bytes
 from gloader.training.propagation.propagate_rows import begun_widths
 from gloader.training.propagation.propagate_rows import propagate as propagate_rows
 from gloader.training.propagation.propagation_plan import GraphSizes, HopCost, plan_propagation
-from gloader.training.propagation.work_folder import WorkFolder
+from gloader.training.propagation.work_folder import WorkFolder, work_path
 
 if TYPE_CHECKING:
     import os
@@ -270,7 +270,10 @@ def _require_target(out: Path, dataset: Dataset, *, overwrite: bool) -> None:
     if is_table_file(out):
         require_file_target(out)
     if out.exists() and not overwrite:
-        raise exists_error(out)
+        error = exists_error(out)
+        if (left := work_path(out)).exists():
+            error.add_note(f"{left} is left from a run that was killed; remove it, or replace both")
+        raise error
 
 
 class _FeatureInput:
