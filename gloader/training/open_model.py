@@ -23,7 +23,7 @@ from gloader.models import encoder_of
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.demand import topology_share
 from gloader.plan.too_small import naming_enough
-from gloader.training.dataset_checks import KIND_OF_TASK, num_outputs
+from gloader.training.dataset_checks import KIND_OF_TASK, column_groups, num_outputs
 from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.training.model_spec import LinkSpec, ModelSpec, codes_of, edge_feature_rows, schema_of
 from gloader.types import EDGE
@@ -245,6 +245,14 @@ def _require_fit(dataset: Dataset, checkpoint: Checkpoint) -> None:
             raise CheckpointError(
                 f"the checkpoint maps {encoder.in_dim} features to {encoder.out_dim} {words}; dataset "
                 f"{dataset.name} has {dataset.feature_dim} and {width}"
+            )
+        if encoder.groups and encoder.groups != (ours := column_groups(dataset)):
+            theirs_text, ours_text = (
+                ", ".join(f"{name} {start}:{stop}" for name, start, stop in groups)
+                for groups in (encoder.groups, ours)
+            )
+            raise CheckpointError(
+                f"the checkpoint reads the hop columns {theirs_text}; dataset {dataset.name} has {ours_text}"
             )
         rows = edge_feature_rows(dataset)
         edge_dim = 0 if rows is None else rows.feature_dim
