@@ -292,7 +292,8 @@ class EpochOrder:
         self.cut.check(noun="seeds")
         if self.seed_window < 1:
             raise ConfigError(f"seed_window is {self.seed_window}; it must be at least 1")
-        if not 1 <= self.seed_blocks <= (most := self.seed_window * self.global_batch_size):
+        most = self.seed_window * self.global_batch_size
+        if not 1 <= self.seed_blocks <= most:
             steps = "per step" if self.seed_window == 1 else f"in the {self.seed_window} steps of a window"
             raise ConfigError(
                 f"seed_blocks is {self.seed_blocks}; it must be in 1..{most}, the seeds that all ranks take {steps}"

@@ -83,7 +83,9 @@ _CONVS: Final[Mapping[str, Callable[[ModelConfig, _Shape], Conv]]] = {
         shape.in_dim,
         shape.out_dim,
     ),
-    "sgc": lambda _, shape: HopConv(SgcRows(last_hop(shape.groups), shape.out_dim), shape.in_dim, shape.out_dim),
+    "sgc": lambda _, shape: HopConv(
+        SgcRows(last_hop(shape.groups), shape.out_dim), shape.in_dim, shape.out_dim
+    ),
     "rsage": lambda _, shape: SageConv(shape.in_dim, shape.out_dim, has_root=False),
     "rgcn": lambda _, shape: SageConv(shape.in_dim, shape.out_dim, has_root=False, bias=False),
     "rgat": lambda config, shape: RelationAttention(
@@ -91,7 +93,9 @@ _CONVS: Final[Mapping[str, Callable[[ModelConfig, _Shape], Conv]]] = {
     ),
 }
 _NAMES: Final = tuple(name for name in _CONVS if name not in HETERO_MODELS)  # models for one node type
-_RESIDUAL: Final = tuple(name for name in _NAMES if name not in HOP_MODELS)  # those whose layers read edges, or none
+_RESIDUAL: Final = tuple(
+    name for name in _NAMES if name not in HOP_MODELS
+)  # those whose layers read edges, or none
 _WITH_EDGES: Final = frozenset({"gat", "gine"})  # models that read edge features
 
 

@@ -198,7 +198,9 @@ def column_groups(dataset: Dataset) -> tuple[ColumnGroup, ...]:
         groups = ()
     ends = [0, *(stop for _, _, stop in groups)]
     is_whole = groups and ends[-1] == dataset.feature_dim
-    if not is_whole or any(not end == start < stop for end, (_, start, stop) in zip(ends, groups, strict=False)):
+    if not is_whole or any(
+        not end == start < stop for end, (_, start, stop) in zip(ends, groups, strict=False)
+    ):
         raise FormatError(
             f"{dataset.location} names the hop columns {hops!r}, and has {dataset.feature_dim} columns; its record is "
             "damaged, or by another version: make it again with `gloader propagate`"

@@ -453,9 +453,7 @@ def _explain_windows(settings: TrainSettings) -> str:
     sampling = settings.loader.sampling
     text = f"{settings.model.name} reads hop columns and samples no neighbours: --fanout has no effect"
     if sampling.seed_window > 1:
-        text += (
-            f"; rows are read in blocks of {sampling.seed_blocks:,} and shuffled over {sampling.seed_window:,} steps"
-        )
+        text += f"; rows are read in blocks of {sampling.seed_blocks:,}, shuffled over {sampling.seed_window:,} steps"
     return text
 
 

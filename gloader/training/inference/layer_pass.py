@@ -68,7 +68,6 @@ class _Step:
         """True if a row is a sum of several terms. Otherwise one convolution gives the whole row."""
         return self.node_type in self.layer.roots
 
-
     @property
     def rowwise(self) -> Conv | None:
         """The convolution, if it makes an output row of the node's own row alone; otherwise None."""
