@@ -536,10 +536,11 @@ def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSetting
     return replace(settings, task=task, links=replace(settings.links, metric=metric))
 
 
-# Bytes of the rows that are shuffled together: some seconds of a training loop, and 64 MiB or more are read at a disk's
-# sequential rate. A window of 64 blocks mixes as many parts of the dataset in every batch.
+# Least bytes of the rows that are shuffled together, and blocks in them. So a block has 64 KiB or more, which disks read
+# at about their sequential rate. Measured where neighbouring nodes have one class (experiments/bench/sign_epoch.py):
+# blocks of 128 KiB and less learn as single rows do, and blocks of 1 MiB, 64 in a window, learn clearly more slowly.
 _WINDOW_BYTES: Final = 64 << 20
-_BLOCKS_IN_WINDOW: Final = 64
+_BLOCKS_IN_WINDOW: Final = 1024
 
 
 def _windowed(loader: LoaderSettings, settings: TrainSettings, dataset: Dataset) -> LoaderSettings:

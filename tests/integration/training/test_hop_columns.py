@@ -136,8 +136,8 @@ def test_two_ranks_take_each_row_once_an_epoch(hops) -> None:
 def test_windows_follow_from_the_bytes_of_a_batch(hops) -> None:
     loader = LoaderSettings.of(fanouts=(15, 10, 5), batch_size=32)
     found = resolved_settings(TrainSettings(model=SIGN, loader=loader), hops).loader
-    # 32 rows of 48 bytes: 65,536 steps have 96 MiB, and a block is the 64th part of their rows.
-    assert (found.sampling.seed_window, found.sampling.seed_blocks) == (65_536, 32_768)
+    # 32 rows of 48 bytes: 65,536 steps have 96 MiB, and a block is the 1024th part of their rows.
+    assert (found.sampling.seed_window, found.sampling.seed_blocks) == (65_536, 2048)
     assert (found.sampling.fanouts, found.memory.policy) == ((0,), "none")
     balanced = TrainSettings(model=SIGN, loader=loader, optim=replace(OPTIM, balance="classes"))
     found = resolved_settings(balanced, hops).loader
@@ -195,6 +195,6 @@ def test_a_dataset_without_hop_columns_is_refused_with_the_command_to_type(tmp_p
 )
 def test_groups_that_are_not_the_columns_are_refused(tmp_path, groups) -> None:
     with pytest.raises(
-        FormatError, match="names the hop columns .* and has 12 columns; its record is damaged"
+        FormatError, match=r"names the hop columns .* and has 12 columns; its record is damaged"
     ):
         _fit(_write(tmp_path / "odd", groups))
