@@ -536,9 +536,10 @@ def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSetting
     return replace(settings, task=task, links=replace(settings.links, metric=metric))
 
 
-# Least bytes of the rows that are shuffled together, and blocks in them. So a block has 64 KiB or more, which disks read
-# at about their sequential rate. Measured where neighbouring nodes have one class (experiments/bench/sign_epoch.py):
-# blocks of 128 KiB and less learn as single rows do, and blocks of 1 MiB, 64 in a window, learn clearly more slowly.
+# Least bytes of the rows that are shuffled together, and blocks in them. So a block has 64 KiB or more, which disks
+# read at about their sequential rate. Measured where neighbouring nodes have one class
+# (experiments/bench/sign_epoch.py): blocks of 128 KiB and less learn as single rows do, and blocks of 1 MiB, 64 in a
+# window, learn clearly more slowly.
 _WINDOW_BYTES: Final = 64 << 20
 _BLOCKS_IN_WINDOW: Final = 1024
 
@@ -551,8 +552,8 @@ def _windowed(loader: LoaderSettings, settings: TrainSettings, dataset: Dataset)
     so that a cache would help little.
     """
     loader = loader.changed(sampler="neighbor", layout="layered", fanouts=(0,))
-    if loader.memory.policy == "belady":
-        loader = loader.changed(policy="none", cache=None)
+    if loader.memory.policy == "belady" and loader.memory.cache is None:
+        loader = loader.changed(policy="none")
     sampling = loader.sampling
     is_given = (sampling.seed_blocks, sampling.seed_window) != (1, 1)
     if is_given or settings.task == "link" or settings.optim.balance != "none":

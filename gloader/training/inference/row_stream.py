@@ -282,8 +282,10 @@ def stream_rows(
         send = _ReadAndCopy(rows, device, memory)
     with closing(send_ahead(map(chosen, starts), send, device, name="infer")) as chunks:
         for start, (x,) in zip(starts, chunks, strict=True):
-            is_stored = isinstance(rows, PinnedRows)
-            yield start, _widened(rows.table, x, _on(chosen(start), device)) if is_stored else x
+            if isinstance(rows, PinnedRows):
+                yield start, _widened(rows.table, x, _on(chosen(start), device))
+            else:
+                yield start, x
 
 
 class _CopyInPlace:
