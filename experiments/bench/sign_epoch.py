@@ -319,8 +319,7 @@ def _table(
             f"{options.dim} features, {options.train_share:.0%} training nodes, batches of 1,024, hidden 256, 2 cores,",
             f"24 GB. Memory budget {options.budget}; of GraphSAGE {options.sage_budget}. Medians over the epochs of a run.",
             "",
-            "| run | epoch | beside GraphSAGE | read an epoch | valid acc | evaluation | loader alone, all rows "
-            "| its reads | their rate | plain reads |",
+            "| run | epoch | beside GraphSAGE | read | valid acc | evaluation | loader alone | reads | rate | plain reads |",
             "|---|---|---|---|---|---|---|---|---|---|",
         ]
         for row in epochs:
@@ -333,7 +332,8 @@ def _table(
             )
             lines.append(
                 f"| {row['run']} | {row['seconds']:.2f} s | {slow / row['seconds']:.1f}x faster | "
-                f"{row['bytes_read'] / 1e6:.0f} MB | {100 * row['valid_acc']:.1f} | {row['evaluate_seconds']:.2f} s | "
+                f"{row['bytes_read'] / 1e6:.0f} MB | {100 * row['valid_acc']:.1f} | "
+                f"{row['evaluate_seconds']:.2f} s | "
                 f"{alone} |"
             )
     return "\n".join(lines) + "\n"
