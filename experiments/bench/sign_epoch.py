@@ -317,9 +317,9 @@ def _table(
         lines += [
             f"Seconds of an epoch with features on the SSD: {options.nodes:,} nodes, {options.degree} in-edges each,",
             f"{options.dim} features, {options.train_share:.0%} training nodes, batches of 1,024, hidden 256, 2 cores,",
-            f"24 GB. Memory budget {options.budget}; of GraphSAGE {options.sage_budget}. Medians over the epochs of a run.",
+            f"24 GB. Memory budget {options.budget}; of GraphSAGE {options.sage_budget}. Medians over a run's epochs.",
             "",
-            "| run | epoch | beside GraphSAGE | read | valid acc | evaluation | loader alone | reads | rate | plain reads |",
+            "| run | epoch | beside GraphSAGE | read | valid acc | evaluation | loader alone | reads | rate | plain |",
             "|---|---|---|---|---|---|---|---|---|---|",
         ]
         for row in epochs:

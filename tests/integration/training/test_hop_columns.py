@@ -16,7 +16,7 @@ from gloader.loader import Loader
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training import train
 from gloader.training.checkpoint.save import load_checkpoint
-from gloader.training.dataset_checks import column_groups
+from gloader.training.dataset_checks import column_groups, require_dataset
 from gloader.training.inference.layer_rows import InputRows
 from gloader.training.predict import predict
 from gloader.training.reporter import SilentReporter
@@ -188,6 +188,9 @@ def test_a_dataset_without_hop_columns_is_refused_with_the_command_to_type(tmp_p
         ConfigError, match=rf"has no hop columns.*`gloader propagate {plain.location} {plain.location}-hops`"
     ):
         _fit(plain)
+    # Before kernels are compiled, too.
+    with pytest.raises(ConfigError, match="has no hop columns"):
+        require_dataset(TrainSettings(model=SIGN), plain)
 
 
 @pytest.mark.parametrize(
