@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gloader.core.keys import KeyChunk, KeyKind
     from gloader.dataset.encoders import Encoders
     from gloader.dataset.schema import DatasetKind
+    from gloader.dataset.values import LabelKind
     from gloader.types import IdArray, Relation
 
 # The end of messages about missing labels: the alternative to labels.
@@ -276,6 +277,29 @@ class LinkSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSource:
+    """A task table that a conversion writes: rows to predict, each of them a node."""
+
+    name: str  # the table's name in the dataset, such as "churn.train"
+    node_type: str  # the type of the nodes
+    nodes: IdArray  # (n,) ids within the type
+    where: str  # the file or source, for messages
+    times: IdArray | None = None  # (n,) int64 seconds
+    # (n,) int64 classes, -1 where unknown, or (n, k) float32 values, NaN where unknown; None without labels
+    labels: NDArray[Any] | None = None
+    weights: NDArray[np.float32] | None = None  # (n,)
+    label_kind: LabelKind | None = None  # None without labels
+    label_names: tuple[str, ...] = ()  # names of the classes, or of the k columns; empty without names
+    num_classes: int = 0  # number of classes, or of columns k; 0 without labels
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all columns."""
+        columns = (self.nodes, self.times, self.labels, self.weights)
+        return sum(each.nbytes for each in columns if each is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeanOf:
     """Features that the conversion computes: the mean of the neighbours' stored rows, or 0 without neighbours.
 
@@ -307,6 +331,7 @@ class NodeSource:
     row_ids: IdArray | None = None  # (N,) each feature row's node; None means that row i belongs to node i
     keys: NodeKeys | None = None  # None means that the source identifies nodes by their ids
     encoders: Encoders | None = None  # the rules by which columns of a table became the features
+    row_times: IdArray | None = None  # (N,) int64 seconds, the least int64 for a row without a time
 
     @property
     def given(self) -> FeatureStream | None:
@@ -344,6 +369,7 @@ class GraphSource:
     kind: DatasetKind = "hetero"
     resident_bytes: int = 0  # memory that the streams keep all the time, such as row offsets
     links: tuple[LinkSource, ...] = ()  # tables of edges to predict
+    tables: tuple[TaskSource, ...] = ()  # tables of rows to predict
     column_notes: tuple[str, ...] = ()  # lines for the receipt on the columns' roles
     unused: tuple[str, ...] = ()  # parts of the source that the dataset will not have
     key_note: str = ""  # line for the receipt on keys; empty without keys
