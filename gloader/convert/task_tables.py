@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gloader.convert.node_order import NodeOrder
+    from gloader.convert.options import LabelsAs
     from gloader.convert.source import GraphSource
     from gloader.dataset.writer import DatasetWriter
     from gloader.types import IdArray
@@ -142,7 +143,7 @@ def _table(name: str, table: Mapping[str, Any]) -> TaskSource:
     times, values, weights = given.values()
     kind, classes, labels = table.get("kind"), int(table.get("num_classes") or 0), None
     if values is not None:
-        as_values = "values" if kind not in (None, "classes") else kind
+        as_values: LabelsAs | None = None if kind is None else "classes" if kind == "classes" else "values"
         labels = to_labels(values, where=f"{where}: labels", labels_as=as_values)
         kind = kind or label_kind_of(labels)
         classes = classes or (labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=0)) + 1)
