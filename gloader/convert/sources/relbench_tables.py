@@ -52,7 +52,9 @@ class Rows:
     entry: TableEntry
     table: NumberTable
     num_rows: int  # N
-    times: IdArray | None = None  # (N,) int64 seconds, rounded down, `NO_TIME` where missing; None without a column
+    times: IdArray | None = (
+        None  # (N,) int64 seconds, rounded down, `NO_TIME` where missing; None without a column
+    )
     # (N,) the keys in ascending order, and (N,) their rows. None means that row i has the key i.
     keys: tuple[IdArray, IdArray] | None = None
     num_later: int = 0  # rows that were left out because they are later than the test time
@@ -120,7 +122,9 @@ def open_rows(database: Database, entry: TableEntry, *, keeps_later: bool, budge
         if not keeps_later:
             is_later = exact > database.test_time
             is_kept = ~(is_later | is_missing)
-            num_later, num_timeless = (int(np.count_nonzero(each)) for each in (is_later & ~is_missing, is_missing))
+            num_later, num_timeless = (
+                int(np.count_nonzero(each)) for each in (is_later & ~is_missing, is_missing)
+            )
         seconds = exact[is_kept]
         seconds //= MICROSECONDS
         seconds[is_missing[is_kept]] = NO_TIME
@@ -163,10 +167,14 @@ class ForeignKey:
         path = self.child.table.path
         return (
             RelationSource(
-                relation=(child, f"f2p_{self.column}", parent), edges=self._stream(is_back=False), edge_file=path
+                relation=(child, f"f2p_{self.column}", parent),
+                edges=self._stream(is_back=False),
+                edge_file=path,
             ),
             RelationSource(
-                relation=(parent, f"p2f_{self.column}", child), edges=self._stream(is_back=True), edge_file=path
+                relation=(parent, f"p2f_{self.column}", child),
+                edges=self._stream(is_back=True),
+                edge_file=path,
             ),
         )
 
