@@ -198,6 +198,8 @@ class Source:
     row_ids: IdArray | None = None  # (N,) each feature row's node; None means that row i belongs to node i
     resident_bytes: int = 0  # memory that the streams keep all the time, such as row offsets
     links: tuple[LinkSource, ...] = ()  # tables of edges to predict
+    tables: tuple[TaskSource, ...] = ()  # tables of rows to predict
+    row_times: IdArray | None = None  # (N,) int64 seconds, the least int64 for a node without a time
     # Lines on the columns' roles, such as "edges: src and dst of e.csv, amount is the weight", for the receipt: the
     # conversion's printed summary.
     column_notes: tuple[str, ...] = ()
@@ -205,7 +207,13 @@ class Source:
 
     def graph(self) -> GraphSource:
         """Return the graph as a `GraphSource`. Pure."""
-        nodes = NodeSource(name=NODE, num_nodes=self.num_nodes, features=self.features, row_ids=self.row_ids)
+        nodes = NodeSource(
+            name=NODE,
+            num_nodes=self.num_nodes,
+            features=self.features,
+            row_ids=self.row_ids,
+            row_times=self.row_times,
+        )
         relation = RelationSource(
             relation=EDGE, edges=self.edges, edge_features=self.edge_features, edge_file=self.edge_file
         )
@@ -222,6 +230,7 @@ class Source:
             splits=self.splits,
             resident_bytes=self.resident_bytes,
             links=self.links,
+            tables=self.tables,
             column_notes=self.column_notes,
             unused=self.unused,
         )

@@ -1,7 +1,8 @@
 """Writing task tables and the times of rows into a dataset.
 
 A *task table* lists rows to predict, each of them a node, perhaps with a time, labels and a weight. `check_tasks`
-checks the values of a source's tables and row times, and `write_tasks` writes them.
+checks the values of a source's tables and row times, and `write_tasks` writes them. `array_tasks` makes tables of a
+user's arrays.
 """
 
 from __future__ import annotations
@@ -11,21 +12,41 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gloader.convert.csc.edge_rules import MAX_SECONDS, NO_TIME
+from gloader.convert.readers.edge_columns import to_seconds
+from gloader.convert.readers.node_arrays import to_labels
+from gloader.convert.source import TaskSource
+from gloader.core.ids import as_ids
 from gloader.core.malformed import shown
-from gloader.dataset.values import first_infinite
-from gloader.errors import GraphError, ShapeError, SourceError
+from gloader.dataset.values import first_infinite, label_kind_of
+from gloader.errors import ConfigError, GraphError, ShapeError, SourceError
+from gloader.types import NODE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
-    from gloader.convert.source import GraphSource, TaskSource
+    from gloader.convert.options import LabelsAs
+    from gloader.convert.source import GraphSource
     from gloader.dataset.writer import DatasetWriter
     from gloader.ssd_store.write.array_writer import ArrayWriter
     from gloader.types import IdArray
 
 _STEP: Final = 1 << 19  # entries per step of a check or of a copy
+# Keys of the mapping that a user gives for a task table.
+_KEYS: Final = ("nodes", "type", "times", "labels", "weights", "kind", "names", "num_classes")
+
+
+def task_bytes(graph: GraphSource) -> int:
+    """Return the bytes of all task tables and row times in the dataset. Pure."""
+    times = sum(nodes.row_times.nbytes for nodes in graph.nodes if nodes.row_times is not None)
+    return times + sum(table.num_bytes for table in graph.tables)
+
+
+def task_arrays(graph: GraphSource) -> int:
+    """Return an upper bound for the number of arrays of all task tables and row times. Pure."""
+    return 4 * len(graph.tables) + len(graph.nodes)
 
 
 def check_tasks(graph: GraphSource) -> None:
@@ -87,6 +108,74 @@ def write_tasks(graph: GraphSource, writer: DatasetWriter, *, new_ids: IdArray |
         ):
             if column is not None:
                 _write(start(count), column)
+
+
+def array_tasks(tables: Mapping[str, Mapping[str, Any]]) -> tuple[TaskSource, ...]:
+    """Return the task tables over a user's arrays.
+
+    Parameters
+    ----------
+    tables : tables by name, each with "nodes" (n,), and optional "type" (needed with several types), "times" (n,),
+        "labels" (n,) or (n, k), "weights" (n,), "kind" and "names" of the labels, and "num_classes"
+
+    Raises
+    ------
+    ConfigError
+        A table lacks its nodes, or has an unknown key.
+    ShapeError, GraphError, SourceError
+        An array has the wrong shape, dtype or values.
+    """
+    return tuple(_table(name, table) for name, table in tables.items())
+
+
+def _table(name: str, table: Mapping[str, Any]) -> TaskSource:
+    """Return one of the tables of `array_tasks`."""
+    where = f"tables[{shown(name)}]"
+    unknown = [key for key in table if key not in _KEYS]
+    if unknown or "nodes" not in table:
+        problem = f"the key {shown(unknown[0])}" if unknown else "no nodes"
+        raise ConfigError(f"{where} has {problem}; it takes {', '.join(_KEYS)}, of which nodes must be there")
+    nodes = as_ids(table["nodes"], noun=f"nodes of {where}", error=GraphError)
+    given = {key: None if table.get(key) is None else np.asanyarray(table[key]) for key in _KEYS[2:5]}
+    for key, array in given.items():
+        if array is not None and array.shape[:1] != nodes.shape:
+            raise ShapeError(f"{where}: {key} have shape {array.shape} for {len(nodes)} rows")
+    times, values, weights = given.values()
+    kind, classes, labels = table.get("kind"), int(table.get("num_classes") or 0), None
+    if values is not None:
+        as_values: LabelsAs | None = None if kind is None else "classes" if kind == "classes" else "values"
+        labels = to_labels(values, where=f"{where}: labels", labels_as=as_values)
+        kind = kind or label_kind_of(labels)
+        classes = classes or (labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=0)) + 1)
+    return TaskSource(
+        name=name,
+        node_type=table.get("type") or NODE,
+        nodes=nodes,
+        where=where,
+        times=None if times is None else to_seconds(times, first=0, where=f"{where}: times"),
+        labels=labels,
+        weights=None if weights is None else np.ascontiguousarray(weights, np.float32),
+        label_kind=kind if labels is not None else None,
+        label_names=tuple(map(str, table.get("names") or ())),
+        num_classes=classes if labels is not None else 0,
+    )
+
+
+def array_row_times(times: Any, *, where: str) -> IdArray:
+    """Return row times (N,) as int64 seconds, the least int64 for a date that is missing (NaT).
+
+    Raises
+    ------
+    SourceError, ShapeError
+        As `to_seconds`, or the array does not have one dimension.
+    """
+    values = np.asanyarray(times)
+    if values.ndim != 1:
+        raise ShapeError(f"{where} has shape {values.shape}; it must have one time per node")
+    seconds = np.full(values.shape, NO_TIME, np.int64)
+    known = ~np.isnat(values) if values.dtype.kind == "M" else np.ones(values.shape, np.bool_)
+    seconds[known] = to_seconds(values[known], first=0, where=where)
+    return seconds
 
 
 def _write(writer: AbstractContextManager[ArrayWriter], values: NDArray[Any]) -> None:
