@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -87,15 +88,26 @@ def found(source: GraphSource, max_edges: int) -> dict[tuple, list[tuple[int, ..
 def of_all_rows(folder: Path, tables: dict[str, Table]) -> None:
     """Add a task that completes a column, so that rows after the test time are nodes too."""
     name, table = next((name, table) for name, table in tables.items() if table.time_col is not None)
-    description = {"kind": "autocomplete", "task_type": "regression", "entity_table": name, "target_col": "value"}
+    description = {
+        "kind": "autocomplete",
+        "task_type": "regression",
+        "entity_table": name,
+        "target_col": "value",
+    }
     key = table.pkey or "primary_key"
     rows = pd.DataFrame({table.time_col: [START], key: [0], "value": [1.0]})
     write_task(folder, "complete", description, train=rows)
 
 
-@given(seed=st.integers(0, 2**32), max_edges=st.integers(1, 40), keeps_later=st.booleans())
-def test_edges_and_times_are_those_of_the_rules(seed, max_edges, keeps_later):
-    with tempfile.TemporaryDirectory() as place:
+@given(
+    seed=st.integers(0, 2**32),
+    max_edges=st.integers(1, 40),
+    max_rows=st.integers(1, 40),
+    keeps_later=st.booleans(),
+)
+def test_edges_and_times_are_those_of_the_rules(seed, max_edges, max_rows, keeps_later):
+    batches = patch("gloader.convert.readers.typed_table._BATCH_NUMBERS", max_rows)
+    with tempfile.TemporaryDirectory() as place, batches:
         folder = Path(place) / "made"
         tables = write_random(folder, np.random.default_rng(seed))
         keeps_later = keeps_later and any(table.time_col for table in tables.values())

@@ -85,6 +85,13 @@ def active(ids, labels, when=VALID):
     return pd.DataFrame({"when": [when] * len(ids), "id": ids, "active": labels})
 
 
+@pytest.fixture
+def _two_rows(monkeypatch):
+    """Read the files in batches of two rows, so that every reader meets several."""
+    monkeypatch.setattr("gloader.convert.readers.typed_table._BATCH_NUMBERS", 2)
+    monkeypatch.setattr("gloader.convert.readers.typed_table._BATCH_TEXTS", 2)
+
+
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shop") / "made"
@@ -92,6 +99,7 @@ def shop(tmp_path_factory):
     return folder
 
 
+@pytest.mark.usefixtures("_two_rows")
 class TestRowsAndKeys:
     def test_rows_are_known_up_to_the_test_time(self, tmp_path):
         source = opened(pair(tmp_path / "made"))
@@ -100,6 +108,7 @@ class TestRowsAndKeys:
         assert visits.row_times.tolist() == [seconds(VALID - DAY), seconds(VALID), seconds(TEST)]
         assert source.num_nodes == {"users": 3, "visits": 3}
         assert nodes(source, "users").row_times is None
+        assert nodes(source, "users").keys is None  # the keys are the nodes' ids
         assert source.column_notes[2] == (
             "visits: the rows of visits.parquet, 3, time at in seconds, rounded down, 1 rows after the test time left "
             "out, 1 rows without a time left out"
@@ -114,10 +123,10 @@ class TestRowsAndKeys:
         assert edges(source, ("users", "p2f_user", "visits")) == [(0, 0, None), (2, 1, None)]
 
     def test_dangling_and_missing_keys_make_no_edge_and_are_counted(self, tmp_path):
-        late = {"user": [5.0, np.nan, 1.0, 3.0], "at": [VALID] * 4}
+        late = {"user": [1.0, np.nan, 5.0, 3.0], "at": [VALID] * 4}
         source = opened(pair(tmp_path / "made", child=late))
-        assert edges(source, ("users", "p2f_user", "visits")) == [(1, 2, None)]
-        assert "user of visits.parquet: 1 without a key, 2 dangling, first 5 in row 0" in source.column_notes
+        assert edges(source, ("users", "p2f_user", "visits")) == [(1, 0, None)]
+        assert "user of visits.parquet: 1 without a key, 2 dangling, first 5 in row 2" in source.column_notes
 
     def test_keys_that_are_no_row_numbers_are_found(self, tmp_path):
         folder = pair(
@@ -160,14 +169,12 @@ class TestRowsAndKeys:
         with pytest.raises(SourceError, match=text):
             opened(folder)
 
-    def test_a_budget_that_is_too_small_names_a_sufficient_one(self, tmp_path):
-        folder = tmp_path / "made"
-        write_shop(folder)
+    def test_a_budget_that_is_too_small_names_a_sufficient_one(self, shop):
         options = SourceOptions(memory_budget_bytes=10_000)
         with pytest.raises(
             BudgetError, match=r"the times of .*orders\.parquet take .*Raise --memory-budget to at least"
         ):
-            open_source(f"relbench:{folder}", options)
+            open_source(f"relbench:{shop}", options)
 
 
 class TestColumns:
@@ -178,10 +185,8 @@ class TestColumns:
         assert (encoder.mean, encoder.deviation) == ((2.0,), (1.0,))
         assert rows(visits.features).ravel().tolist() == [-1, 1, 98]
 
-    def test_the_times_of_rows_and_keys_are_no_features(self, tmp_path):
-        folder = tmp_path / "made"
-        write_shop(folder)
-        source = opened(folder, task_tables="customer-churn")
+    def test_the_times_of_rows_and_keys_are_no_features(self, shop):
+        source = opened(shop, task_tables="customer-churn")
         assert nodes(source, "orders").features.names == ("amount", "rating")
         assert nodes(source, "customers").features.names == (
             "city=Bern", "city=Lima", "city=Oslo", "age", "age=missing", "newsletter",
@@ -193,10 +198,8 @@ class TestColumns:
         )
         assert rows(visits.features).tolist() == [[1], [1], [1]]
 
-    def test_columns_that_a_chosen_task_may_not_see_are_left_out(self, tmp_path):
-        folder = tmp_path / "made"
-        write_shop(folder)
-        source = opened(folder)
+    def test_columns_that_a_chosen_task_may_not_see_are_left_out(self, shop):
+        source = opened(shop)
         assert nodes(source, "orders").features.names == ("1",)
         (line,) = [line for line in source.column_notes if line.startswith("orders: ")]
         assert "amount hidden for order-rating, rating hidden for order-rating" in line
@@ -249,6 +252,7 @@ class TestTasks:
             np.testing.assert_array_equal(found, frame[column].astype(int))
         assert {int(time) for chunk in chunks for time in chunk.time} == {seconds(VALID)}
 
+    @pytest.mark.usefixtures("_two_rows")
     def test_rows_that_name_no_node_are_left_out(self, tmp_path):
         parts = {"train": active([0, 9, 2], [0, 1, 1]), "val": active([1], [1])}
         source = opened(pair(tmp_path / "made", tasks=[("active", ACTIVE, parts)]))
@@ -384,10 +388,8 @@ class TestDescription:
 
 
 class TestDataset:
-    def test_the_tables_are_in_the_dataset(self, tmp_path):
-        folder = tmp_path / "made"
-        write_shop(folder)
-        source = opened(folder)
+    def test_the_tables_are_in_the_dataset(self, tmp_path, shop):
+        source = opened(shop)
         report = prepare(source, tmp_path / "out", PrepareOptions(memory_budget_bytes=BUDGET))
         dataset = Dataset.open(tmp_path / "out")
         assert set(dataset.task_tables) == {table.name for table in source.tables}
@@ -403,7 +405,7 @@ class TestDataset:
             assert (found is None) == (each.row_times is None)
             assert found is None or np.array_equal(found, each.row_times)
         assert report.links["customer-buys.train"].in_graph == 0
-        assert [path.name for path in tmp_path.iterdir() if path.name not in {"made", "out"}] == []
+        assert [path.name for path in tmp_path.iterdir() if path.name != "out"] == []
 
     def test_rows_without_a_time_come_before_all_others(self, tmp_path):
         rated = {
