@@ -130,7 +130,7 @@ def fit(
     group = RankGroup.current()
     settings = resolved_settings(settings, dataset)
     recorded = run_config(settings, dataset)
-    task = task_of(settings, dataset)
+    task = task_of(settings, dataset, world_size=group.world_size)
     task.warn()
     if loader_factory is not None and settings.optim.balance != "none":
         raise ConfigError(
@@ -446,10 +446,18 @@ class _TrainingRun:
         return name_strategy(setting, [report.choice.strategy for report in loader.reports])
 
 
-def task_of(settings: TrainSettings, dataset: Dataset) -> Task:
-    """Return the task for a run with ``settings``; ConfigError if the dataset or the model does not fit."""
+def task_of(settings: TrainSettings, dataset: Dataset, *, world_size: int = 1) -> Task:
+    """Return the task for a run with ``settings`` on ``world_size`` ranks.
+
+    Raises
+    ------
+    ConfigError
+        The dataset or the model does not fit.
+    """
     require_choice("task", settings.task, get_args(TaskName))
-    return (LinkPrediction if settings.task == "link" else NodeTask).of(settings, dataset)
+    if settings.task == "link":
+        return LinkPrediction.of(settings, dataset)
+    return NodeTask.of(settings, dataset, world_size=world_size)
 
 
 def _agree_on(group: RankGroup, recorded: Mapping[str, Any], files: RunFiles) -> None:
@@ -515,7 +523,8 @@ def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSetting
         loader = loader.changed(edge_features="none")
     settings = replace(settings, loader=loader)
     require_choice("task", settings.task, get_args(TaskName))
-    if settings.task == "link" or not dataset.labelled.split_sizes["train"]:
+    is_of_nodes = settings.table is None
+    if settings.task == "link" or (is_of_nodes and not dataset.labelled.split_sizes["train"]):
         return settings
     metric = metric_of_task(settings, dataset).name
     task = TASK_OF_KIND[kind_of_task(settings, dataset)]
@@ -533,6 +542,8 @@ def run_config(settings: TrainSettings, dataset: Dataset) -> dict[str, Any]:
         task = {"task": "link", "links": asdict(settings.links)}
     elif settings.task == "node" and settings.links.metric in ("auto", ACCURACY):
         task = {}  # the defaults, which earlier versions did not record
+    if settings.table is not None:
+        task["table"] = settings.table
     return {
         "dataset": {"path": dataset.location, "name": dataset.name, "fingerprint": dataset.fingerprint},
         "model": asdict(settings.model),
