@@ -99,7 +99,7 @@ def summary(dataset: "Dataset") -> dict[str, object]:
                 "feature_dim": table.feature_dim,
                 "feature_dtype": table.feature_dtype if table.has_features else None,
                 "feature_bytes": table.feature_bytes,
-                "has_labels": table.has_labels and not dataset.is_for_links_alone,
+                "has_labels": table.has_labels and not dataset.is_for_tables_alone,
                 **({} if table.key_kind is None else {"key_kind": table.key_kind}),
             }
             for table in dataset.node_tables.values()
@@ -164,7 +164,7 @@ def _describe(dataset: "Dataset") -> dict[str, str]:
 
 def _labels(dataset: "Dataset", of_type: str) -> dict[str, str]:
     """Return the lines about classes and splits; ``of_type`` names the labelled type, if there are several."""
-    if dataset.is_for_links_alone:  # such a dataset's single class and empty splits belong to no node
+    if dataset.is_for_tables_alone:  # such a dataset's single class and empty splits belong to no node
         return {"labels": "none"}
     splits, width = dataset.labelled.split_sizes, dataset.label_width
     classes = {"classes": f"{dataset.num_classes:,}{of_type}{_label_names(dataset)}"}
@@ -212,7 +212,7 @@ def _typed_tables(dataset: "Dataset") -> dict[str, str]:
 
 def _nodes(table: "NodeTable", dataset: "Dataset") -> str:
     """Return a node type's number of nodes, its features, and whether it has labels."""
-    labels = ", labels" if table.has_labels and not dataset.is_for_links_alone else ""
+    labels = ", labels" if table.has_labels and not dataset.is_for_tables_alone else ""
     rows = table.feature_rows
     return f"{table.num_nodes:,}, {'no features' if rows is None else _features(rows)}{labels}{_keys(table)}"
 

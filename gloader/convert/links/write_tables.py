@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from gloader.convert.progress import PrepareProgress
     from gloader.convert.source import LinkSource
-    from gloader.dataset.writer import DatasetWriter, LinkTableWriter
+    from gloader.dataset.table_writers import LinkTableWriter
+    from gloader.dataset.writer import DatasetWriter
     from gloader.types import IdArray, Relation
 
 

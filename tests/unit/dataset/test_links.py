@@ -134,7 +134,7 @@ def test_rows_that_are_none_are_refused(table: LinkTable, max_bytes: int) -> Non
             ShapeError, match="rows of links 'train' have dtype float64; they must be integers"
         ):
             links.read(np.array([0.5]))
-    with pytest.raises(StoreError, match="links 'train': the link table is closed; open it again"):
+    with pytest.raises(StoreError, match="links 'train': the table is closed; open it again"):
         links.read(np.array([0]))
     links.close()
 
