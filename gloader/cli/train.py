@@ -169,6 +169,7 @@ def train(
                 loader,
                 says=screen.say,
                 links=of_links,
+                table=None if run.table is None else f"{run.table}.train",
                 has_machines=has_machines,
                 num_ranks=group.most_local,  # the largest number of ranks on one machine
             )
