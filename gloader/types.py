@@ -108,6 +108,7 @@ IdArray: TypeAlias = NDArray[np.int64]  # global ids, or positions
 LocalArray: TypeAlias = NDArray[np.int32]  # local ids, or positions in a batch
 Relation: TypeAlias = tuple[str, str, str]  # source type, name, destination type
 
+NO_TIME: Final = -(2**63)  # the least int64: a row of a table without a time, and so earlier than every seed
 NO_EDGE: Final = -1  # marks a missing edge, in place of its position or row
 
 ANY_RELATION: Final = "*"  # stands for every relation without its own fan-outs

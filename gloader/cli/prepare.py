@@ -187,6 +187,9 @@ class SourceFlags:
     """Edge features: columns such as amount,kind, an array's name, a file, or none."""
     root: Path | None = None
     """ogb: folder for the downloaded data."""
+    task_tables: str | None = None
+    """relbench: the tasks that become tables, such as driver-dnf,driver-position. Columns that one of them may not see
+    are left out. Default: all tasks of the folder."""
     seed: int = 0
     """Key of random splits, and of synthetic graphs without a seed of their own."""
 

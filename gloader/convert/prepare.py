@@ -33,6 +33,7 @@ from gloader.convert.receipt import Receipt
 from gloader.convert.source import MeanOf
 from gloader.convert.source_check import check_source
 from gloader.convert.stored_parts import StreamedColumn, stored_column
+from gloader.convert.task_tables import write_tasks
 from gloader.core.paths import bytes_on_disk, nearest_existing
 from gloader.core.units import format_bytes
 from gloader.dataset.encoders import METADATA_KEY
@@ -277,6 +278,7 @@ def _prepare(
         _FeatureWriter(graph, order, writer, plan, options, progress).write()
         features_done = time.perf_counter()
         _write_keys(graph, order, writer, plan, progress)
+        write_tasks(graph, writer, order)
         labelled = writer.nodes(graph.labelled)
         labelled.labels(graph.labels)
         writer.annotate(**_label_entry(graph))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from gloader.convert.csc.edge_rules import NO_TIME
 from gloader.convert.options import NO_NEIGHBOURS, NOT_USED
 from gloader.convert.readers.checked_rows import CheckedRows
 from gloader.convert.readers.filled_rows import FilledRows
@@ -73,8 +74,8 @@ class _Tally:
         low = min(int(chunk.src.min()), int(chunk.dst.min()))
         self.low = low if self.high < 0 else min(self.low, low)
         self.high = max(self.high, int(chunk.src.max()), int(chunk.dst.max()))
-        if chunk.time is not None:
-            earliest, latest = int(chunk.time.min()), int(chunk.time.max())
+        if chunk.time is not None and len(times := chunk.time[chunk.time != NO_TIME]):
+            earliest, latest = int(times.min()), int(times.max())
             self.earliest = earliest if self.earliest is None else min(self.earliest, earliest)
             self.latest = latest if self.latest is None else max(self.latest, latest)
 

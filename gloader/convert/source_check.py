@@ -12,6 +12,7 @@ import numpy as np
 
 from gloader.convert.derived import derivation_order
 from gloader.convert.readers.node_arrays import check_splits, count_classes, few_classes
+from gloader.convert.task_tables import check_tasks
 from gloader.dataset.schema import checked_schema
 from gloader.dataset.values import MAX_CLASSES, first_infinite
 from gloader.errors import ConfigError, ShapeError, SourceError
@@ -62,6 +63,7 @@ def check_source(source: AnySource) -> None:
         _check_classes(graph.labels, count, graph.num_classes, where)
     _check_names(graph.label_names, graph.num_classes, where)
     check_splits(graph.splits, graph.labels, where=where)
+    check_tasks(graph)
 
 
 def _check_counts(num_nodes: int, num_classes: int, where: str) -> None:

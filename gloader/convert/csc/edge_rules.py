@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # The largest absolute time. It is half the range of int64, so that the sum or difference of two times fits too.
 MAX_SECONDS: Final = 2**62 - 1
+# The time of an edge from a row without a time, which is before every other: the least int64.
+NO_TIME: Final = -(2**63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +131,10 @@ def check_chunk(chunk: EdgeChunk, *, ends: EdgeEnds, first: int) -> None:
             f"{ends.where}: edge {first + bad} (counted from 0) has weight {chunk.weight[bad]}; weights must be "
             "finite and at least 0"
         )
-    bad = -1 if chunk.time is None else int(first_outside(chunk.time, -MAX_SECONDS, MAX_SECONDS))
+    known = chunk.time
+    if known is not None and (known == NO_TIME).any():
+        known = np.where(known == NO_TIME, 0, known)
+    bad = -1 if known is None else int(first_outside(known, -MAX_SECONDS, MAX_SECONDS))
     if chunk.time is not None and bad >= 0:
         raise GraphError(
             f"{ends.where}: edge {first + bad} (counted from 0) has time {chunk.time[bad]}; times are seconds in "

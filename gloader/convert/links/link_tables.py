@@ -30,6 +30,7 @@ from gloader.convert.links.write_tables import PlannedLinks
 from gloader.convert.options import PARTS
 from gloader.convert.readers.table_streams import ColumnNotes
 from gloader.convert.source import LinkSource
+from gloader.core.fanouts import parse_relation
 from gloader.core.hashing import GOLDEN, mixed_words
 from gloader.core.malformed import shown
 from gloader.dataset.schema import relation_text
@@ -401,12 +402,12 @@ def planned_tables(
     tables = []
     named = named_reverses(options.reverse, relations, where=source.origin)
     for each in source.links:
-        relation = _relation_of(each, source, relations)
-        back = (
-            reverse_of(relation, relations, named)
-            if each.reverse is None
-            else find_relation(each.reverse, relations, where=source.origin)
-        )
+        relation = _free_relation(each, source, relations) or _relation_of(each, source, relations)
+        back = None
+        if each.reverse is not None:
+            back = find_relation(each.reverse, relations, where=source.origin)
+        elif relation in relations:
+            back = reverse_of(relation, relations, named)
         tables.append(
             PlannedLinks(
                 source=each,
@@ -455,6 +456,16 @@ def _split_relation(source: GraphSource, options: PrepareOptions) -> Relation:
     """Return the relation whose edges are split. Raises ConfigError if it must be named or is unknown."""
     need = "--edge-split needs --edge-split-relation"
     return named_or_only(options.edge_split_relation, _relations(source), need=need, where=source.origin)
+
+
+def _free_relation(table: LinkSource, source: GraphSource, relations: Sequence[Relation]) -> Relation | None:
+    """Return the relation of a free table if the graph does not have it, or None. SourceError for an unknown type."""
+    if not table.is_free or table.relation is None:
+        return None
+    relation = parse_relation(table.relation)
+    for node_type in (relation[0], relation[2]):
+        source.num_nodes_of(node_type)
+    return None if relation in relations else relation
 
 
 def _relation_of(table: LinkSource, source: GraphSource, relations: Sequence[Relation]) -> Relation:

@@ -22,6 +22,7 @@ from gloader.convert.stored_parts import StoredCsc
 from gloader.dataset.link_record import KNOWN_PAIRS, REPEATED_PAIRS
 from gloader.dataset.schema import relation_text
 from gloader.errors import GraphError, ShapeError, SourceError
+from gloader.types import NO_EDGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -137,7 +138,9 @@ def write_tables(
     return {
         table.source.name: write_table(
             table,
-            writer.links(table.source.name, relation=table.relation, reverse=table.reverse),
+            writer.links(
+                table.source.name, relation=table.relation, reverse=table.reverse, free=table.source.is_free
+            ),
             graphs,
             budget_bytes=budget_bytes,
             scratch=writer.scratch,
@@ -179,6 +182,8 @@ def write_table(
         The budget is too small, or the disk refuses.
     """
     rows, name = table.source.rows, table.source.name
+    if table.relation not in graphs:
+        return _write_free(table, writer)
     plan = plan_locate(
         max(table.num_sources, table.num_destinations), budget_bytes=budget_bytes, num_rows=rows.num_rows
     )
@@ -217,6 +222,26 @@ def write_table(
     if (text := leak_text(name, report, remedy)) is not None:
         _LOG.warning(text)
     return report
+
+
+def _write_free(table: PlannedLinks, writer: LinkTableWriter) -> LinkReport:
+    """Write a link table whose relation the graph does not have, so that no row has a position."""
+    num_rows = table.source.rows.num_rows
+    if num_rows is None:
+        num_rows = sum(chunk.num_rows for chunk in table.chunks(_CHUNK_NUMBERS))
+    with writer.pairs(num_rows) as pairs:
+        for chunk in table.chunks(_CHUNK_NUMBERS):
+            none = np.full(chunk.num_rows, NO_EDGE)
+            pairs.append(np.column_stack([chunk.src, chunk.dst, none, none]))
+    _write_columns(table, writer, num_rows)
+    return LinkReport(
+        relation=relation_text(table.relation),
+        reverse=None,
+        num_rows=num_rows,
+        in_graph=0,
+        reversed_in_graph=0,
+        spilled_bytes=0,
+    )
 
 
 def leak_text(name: str, report: LinkReport, remedy: str) -> str | None:
