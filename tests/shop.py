@@ -61,13 +61,19 @@ def orders(seed: int = 1) -> dict[str, NDArray[Any]]:
     features[:, 1] += np.where(is_older, 0, sign["future"])
     days = np.where(
         is_older,
-        np.where(known["recent"][customer] == 1, -rng.integers(1, 20, len(customer)), -rng.integers(200, 400, len(customer))),
+        np.where(
+            known["recent"][customer] == 1,
+            -rng.integers(1, 20, len(customer)),
+            -rng.integers(200, 400, len(customer)),
+        ),
         rng.integers(1, 300, len(customer)),
     )
     return {"customer": customer, "time": (1000 + days) * DAY, "features": features.astype(np.float32)}
 
 
-def write_shop(path: Path, *, weights: NDArray[np.float32] | None = None, typed: bool = True, **changes: Any) -> Dataset:
+def write_shop(
+    path: Path, *, weights: NDArray[np.float32] | None = None, typed: bool = True, **changes: Any
+) -> Dataset:
     """Write the shop with two types, or with ``typed=False`` as one type of nodes, the customers first."""
     held = orders()
     num_orders = len(held["customer"])
@@ -96,7 +102,6 @@ def write_shop(path: Path, *, weights: NDArray[np.float32] | None = None, typed:
             features={"customer": customers, "order": held["features"]},
             edge_time={BY: held["time"], OF: never},
             row_time={"order": held["time"]},
-            labels={"customer": np.zeros(NUM_CUSTOMERS, np.int64)},
             tables=tables,
             **changes,
         )
@@ -107,7 +112,6 @@ def write_shop(path: Path, *, weights: NDArray[np.float32] | None = None, typed:
         features=np.concatenate([customers, held["features"]]),
         edge_time=np.concatenate([held["time"], never]),
         row_time=np.concatenate([np.full(NUM_CUSTOMERS, np.iinfo(np.int64).min), held["time"]]),
-        labels=np.zeros(NUM_CUSTOMERS + num_orders, np.int64),
         tables=tables,
         **changes,
     )

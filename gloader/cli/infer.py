@@ -263,7 +263,12 @@ class _Inference:
                     if is_prediction_table(out):
                         classes = rows.label_names if content == "classes" else None
                         write_rows(
-                            out, opened.node_tables[chosen], rows, made.chunks, made.names, class_names=classes
+                            out,
+                            opened.node_tables[chosen],
+                            rows,
+                            made.chunks,
+                            made.names,
+                            class_names=classes,
                         )
                     else:
                         shape = (num_nodes,) if made.is_flat else (num_nodes, len(made.names))

@@ -175,9 +175,7 @@ def _batches(
             ids = np.arange(start, start + len(rows))
             start += len(rows)
             predicted = list(rows.reshape(len(rows), -1).T) if rows.ndim > 1 else [rows]
-            arrays = [
-                pa.array(np.ascontiguousarray(column)) for column in [*columns_of(ids), *predicted]
-            ]
+            arrays = [pa.array(np.ascontiguousarray(column)) for column in [*columns_of(ids), *predicted]]
             if class_names:
                 arrays.append(pa.array(np.asarray(class_names, object)[predicted[0]], pa.string()))
             yield pa.RecordBatch.from_arrays(arrays, names=list(names))

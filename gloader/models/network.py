@@ -236,9 +236,7 @@ class GraphNetwork(nn.Module):
             x = _normalised(part, x) if isinstance(part, nn.BatchNorm1d) else part(x)
         return x
 
-    def _aged(
-        self, node_type: str, x: torch.Tensor, ages: Mapping[str, torch.Tensor] | None
-    ) -> torch.Tensor:
+    def _aged(self, node_type: str, x: torch.Tensor, ages: Mapping[str, torch.Tensor] | None) -> torch.Tensor:
         """Return a type's input rows with their ages, if the network reads these."""
         key = key_of(node_type)
         if key not in self.ages:

@@ -219,8 +219,8 @@ class Rehearsal:
         from gloader.loader import HeteroLoader, LinkLoader, Loader
 
         if self.links is None:
-            rows = {"table": _ROW_TABLE} if self.has_times else {}
-            return (HeteroLoader if self.kind == "hetero" else Loader)(dataset, **rows, **keywords)
+            table = _ROW_TABLE if self.has_times else None
+            return (HeteroLoader if self.kind == "hetero" else Loader)(dataset, table=table, **keywords)
         links = self.links | {"negatives": parse_negatives(self.links["negatives"])}
         return LinkLoader(dataset, typed=self.kind == "hetero", **links, **keywords)
 

@@ -251,7 +251,9 @@ class LearnedTable:
         for split in SPLITS:
             if split not in self._evaluated:
                 table = self.dataset.task_tables.get(f"{self.name}.{split}")
-                lacks = "is not there" if table is None else "has no labels" if table.num_rows else "has no rows"
+                lacks = (
+                    "is not there" if table is None else "has no labels" if table.num_rows else "has no rows"
+                )
                 found.append(f"table '{self.name}.{split}', which {lacks}")
         return found
 

@@ -25,7 +25,14 @@ from gloader.plan.demand import topology_share
 from gloader.plan.too_small import naming_enough
 from gloader.training.dataset_checks import KIND_OF_TASK, num_outputs
 from gloader.training.inference.layerwise_inference import HeteroInference
-from gloader.training.model_spec import LinkSpec, ModelSpec, aged_types, codes_of, edge_feature_rows, schema_of
+from gloader.training.model_spec import (
+    LinkSpec,
+    ModelSpec,
+    aged_types,
+    codes_of,
+    edge_feature_rows,
+    schema_of,
+)
 from gloader.types import EDGE
 
 if TYPE_CHECKING:

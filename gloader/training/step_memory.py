@@ -253,7 +253,11 @@ def _tensors(ready: Delivered) -> list[torch.Tensor]:
     edges = [tensor for block in blocks for tensor in (block.indptr, block.indices, block.src_degree)]
     edge_x = [block.edge_x for block in blocks if block.edge_x is not None]
     pairs = [ready.pairs, ready.labels] if isinstance(ready, LinkBatch) else []
-    of_rows = [tensor for tensor in (ready.typed.weights, *(ready.typed.row_age or {}).values()) if tensor is not None]
+    of_rows = [
+        tensor
+        for tensor in (ready.typed.weights, *(ready.typed.row_age or {}).values())
+        if tensor is not None
+    ]
     return [*ready.typed.x.values(), ready.typed.y, *edges, *edge_x, *pairs, *of_rows]
 
 

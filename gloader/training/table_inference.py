@@ -184,9 +184,7 @@ def evaluated_settings(settings: LoaderSettings, *, batch_size: int) -> LoaderSe
     )
 
 
-def forward_bytes_of(
-    dataset: Dataset, table: TaskTable, spec: EncoderSpec, settings: LoaderSettings
-) -> int:
+def forward_bytes_of(dataset: Dataset, table: TaskTable, spec: EncoderSpec, settings: LoaderSettings) -> int:
     """Return a bound on the bytes of a forward pass over a batch. Reads edges, and samples a few batches.
 
     Parameters
