@@ -3,7 +3,7 @@
 Each customer has one row, with a time of day 1000. Half of the customer's orders are older than the row, and half are
 younger. Three secrets of the row, each 0 or 1, are hidden in different places:
 
-- *past*: older orders say it, and younger orders say the opposite, so that all orders together say nothing.
+- *past*: older orders say it, and younger orders say the opposite, so that the mean of all orders says nothing.
 - *future*: only younger orders say it. A model that finds it has seen what comes after the row.
 - *recent*: older orders are days old for 1, and hundreds of days for 0. Only the ages of orders say it.
 """

@@ -162,9 +162,12 @@ class NodeTask:
     def drawn(self, batch: Any, loader: AnyLoader) -> tuple[Any, torch.Tensor | None]:
         """Return ``batch`` with a label for each draw, and the network's row for each label.
 
-        Without balanced seeds, or if no seed was drawn twice, the result is ``batch`` and None.
+        Without balanced seeds, or if no seed was drawn twice, the result is ``batch`` and None. Rows of a task table
+        without times may have one node several times.
         """
-        if not isinstance(self.rows, LearnedNodes) or self.rows.balanced is None:
+        if isinstance(self.rows, LearnedTable):
+            return batch, batch.row_seeds
+        if self.rows.balanced is None:
             return batch, None
         seeds = loader.seeds[loader.seed_positions(batch.id)]  # type: ignore[union-attr]  # a loader of nodes
         _, firsts, rows = np.unique(seeds, return_index=True, return_inverse=True)

@@ -205,4 +205,5 @@ def column_parts(table: TaskTable, name: str) -> Iterator[Any]:
     """Yield a column of a table's rows, (.,) or (., k), in order: "nodes", "times", "labels" or "weights"."""
     with table.open(max_bytes=0) as rows:
         for start in range(0, table.num_rows, _STEP_ROWS):
-            yield getattr(rows.read(np.arange(start, min(start + _STEP_ROWS, table.num_rows))), name)
+            ids = np.arange(start, min(start + _STEP_ROWS, table.num_rows))
+            yield rows.columns.read(ids, names=(name,))[name]

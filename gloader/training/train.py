@@ -416,6 +416,12 @@ class _TrainingRun:
         lines = [self._explain_features(loader)]
         if sweeps is not None:
             lines.append(f"edges on the SSD, in sweeps for up to {sweeps.num_batches} batches")
+        sampling = self.settings.loader.sampling
+        if self.settings.table is not None and sampling.is_temporal:
+            lines.append(
+                f"a row of table {self.settings.table!r} sees edges with a time {sampling.time_bound} its own "
+                f"(--time-strategy {sampling.time_strategy} --time-bound '{sampling.time_bound}')"
+            )
         model = self.settings.model.name
         if _has_edge_features(self.dataset) and not takes_edge_features(model):
             lines.append(
@@ -512,7 +518,7 @@ def _check(settings: TrainSettings, files: RunFiles) -> None:
 def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
     """Return ``settings`` with the host cache in bytes, the task and its metric by name, and without unused data.
 
-    An MLP uses no neighbours: its hops sample none. Edge features are loaded only for models that use them.
+    The rows of a task table with times get its time rule, unless the settings have one. An MLP uses no neighbours: its hops sample none. Edge features are loaded only for models that use them.
     """
     loader = settings.loader
     loader = loader.changed(cache=loader.memory.cache_bytes(dataset.feature_bytes))
@@ -521,6 +527,9 @@ def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSetting
         loader = loader.changed(sampler="neighbor", layout="layered", fanouts=fanouts)
     if _has_edge_features(dataset) and not takes_edge_features(settings.model.name):
         loader = loader.changed(edge_features="none")
+    if settings.table is not None and not loader.sampling.is_temporal:
+        times: Any = dataset.task_table(f"{settings.table}.train").time_settings
+        loader = loader.changed(**times)
     settings = replace(settings, loader=loader)
     require_choice("task", settings.task, get_args(TaskName))
     is_of_nodes = settings.table is None
