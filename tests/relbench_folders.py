@@ -67,7 +67,9 @@ CUSTOMER_TASKS = {
 }
 
 
-def write_shop(folder: Path, *, num_customers: int = 60, num_orders: int = 1500, seed: int = 0) -> dict[str, Table]:
+def write_shop(
+    folder: Path, *, num_customers: int = 60, num_orders: int = 1500, seed: int = 0
+) -> dict[str, Table]:
     """Write a shop: customers, products and orders, with five tasks on customers and one on orders.
 
     Rows of tables with times are sorted by them, and keys are 0..N-1, as RelBench asks. A customer prefers one kind of
@@ -80,7 +82,9 @@ def write_shop(folder: Path, *, num_customers: int = 60, num_orders: int = 1500,
             "customer_id": np.arange(num_customers),
             "signup": START + pd.to_timedelta(np.sort(random.integers(0, days // 4, num_customers)), "D"),
             "city": random.choice(CITIES, num_customers),
-            "age": np.where(random.random(num_customers) < 0.1, np.nan, random.integers(18, 80, num_customers)),
+            "age": np.where(
+                random.random(num_customers) < 0.1, np.nan, random.integers(18, 80, num_customers)
+            ),
             "newsletter": random.random(num_customers) < 0.5,
         }
     )
@@ -139,17 +143,27 @@ def _write_tasks(folder: Path, customers: pd.DataFrame, products: pd.DataFrame, 
     }
     window = {"timedelta": "30 days", "sql": "SELECT 1"}
     entity = {"entity_table": "customers", "entity_col": "customer_id", "time_col": "timestamp"}
-    made = {part: [_next(customers, products, orders, time) for time in times] for part, times in seeds.items()}
+    made = {
+        part: [_next(customers, products, orders, time) for time in times] for part, times in seeds.items()
+    }
     frames = {part: pd.concat(each, ignore_index=True) for part, each in made.items()}
     for name, kind in CUSTOMER_TASKS.items():
         columns = ["timestamp", "customer_id", name]
         description = {"kind": "forecast", "task_type": kind, **entity, "target_col": name, **window}
         parts = {part: frame[columns].dropna() for part, frame in frames.items()}
-        parts["train"] = parts["train"].astype({"favourite": np.int64}) if name == "favourite" else parts["train"]
+        parts["train"] = (
+            parts["train"].astype({"favourite": np.int64}) if name == "favourite" else parts["train"]
+        )
         write_task(folder, f"customer-{name}", description, **parts)
     ends = {"src_entity_table": "customers", "src_entity_col": "customer_id"}
     ends |= {"dst_entity_table": "products", "dst_entity_col": "product_id"}
-    description = {"kind": "forecast", "task_type": "recommendation", **ends, "time_col": "timestamp", "eval_k": 5}
+    description = {
+        "kind": "forecast",
+        "task_type": "recommendation",
+        **ends,
+        "time_col": "timestamp",
+        "eval_k": 5,
+    }
     lists = {part: frame[frame["products"].map(len) > 0] for part, frame in frames.items()}
     write_task(
         folder,
@@ -177,7 +191,9 @@ def _write_tasks(folder: Path, customers: pd.DataFrame, products: pd.DataFrame, 
     )
 
 
-def _next(customers: pd.DataFrame, products: pd.DataFrame, orders: pd.DataFrame, time: pd.Timestamp) -> pd.DataFrame:
+def _next(
+    customers: pd.DataFrame, products: pd.DataFrame, orders: pd.DataFrame, time: pd.Timestamp
+) -> pd.DataFrame:
     """Return what each known customer does in the window after ``time``."""
     known = customers.loc[customers["signup"] <= time, "customer_id"]
     after = orders[(orders["date"] > time) & (orders["date"] <= time + WINDOW)].dropna()

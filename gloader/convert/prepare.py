@@ -278,7 +278,7 @@ def _prepare(
         _FeatureWriter(graph, order, writer, plan, options, progress).write()
         features_done = time.perf_counter()
         _write_keys(graph, order, writer, plan, progress)
-        write_tasks(graph, writer, order)
+        write_tasks(graph, writer, new_ids=None if order is None else order.new_ids)
         labelled = writer.nodes(graph.labelled)
         labelled.labels(graph.labels)
         writer.annotate(**_label_entry(graph))

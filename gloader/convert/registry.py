@@ -177,7 +177,9 @@ def _require_columns(source: AnySource | KeyedGraph, options: SourceOptions, spe
             "says file, key and dangling itself"
         )
     if options.task_tables is not None and not spec.startswith("relbench:"):
-        raise ConfigError(f"--task-tables is about relbench:DIR, and {shown(spec)} has no tasks; leave it out")
+        raise ConfigError(
+            f"--task-tables is about relbench:DIR, and {shown(spec)} has no tasks; leave it out"
+        )
     named = options.src or options.dst
     if named is not None and not spec.startswith("edges:"):
         raise ConfigError(

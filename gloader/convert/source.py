@@ -283,9 +283,9 @@ class LinkSource:
     where: str  # the file or source, for messages
     relation: str | None = None  # "author:writes:paper", or only "writes"; None means the only relation
     reverse: str | None = None  # the reverse relation; None means that the conversion finds it by its name
-    # True if the graph need not have ``relation``, which then names both types: pairs that are no edges, such as
-    # recommendations.
-    is_free: bool = False
+    is_free: bool = (
+        False  # True if the graph has no relation of this name, so that no row is an edge of the graph
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,8 @@ def check_source(source: AnySource) -> None:
     GraphError
         A name cannot be stored, a relation occurs twice, or a relation names an unknown type.
     ShapeError
-        There is not one feature row or label per node, or one feature row per edge. Or a row has no columns.
+        There is not one feature row or label per node, or one feature row per edge. Or a row has no columns, or
+        columns of a task table do not fit.
     SourceError
         A type occurs twice, a label is not a class, the splits are malformed, or derived features have no source.
     ConfigError

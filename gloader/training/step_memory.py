@@ -66,9 +66,9 @@ def probe(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> list[A
         ExitStack() as stack,
     ):
         order = seeds.order
-        if seeds.links is not None and isinstance(order, RowOrder):
-            # The order is over rows of the link table; `bind` turns rows into seed nodes.
-            order = seeds.links.bind(order, topology, settings, stack, budget_bytes=FEW_BYTES).order
+        if seeds.task is not None and isinstance(order, RowOrder):
+            # The order is over rows of a table; `bind` turns rows into seed nodes.
+            order = seeds.task.bind(order, topology, settings, stack, budget_bytes=FEW_BYTES).order
         sampler = sampler_for(topology, order, settings)
         first = first_seeds(order, topology, settings.sampling.fanouts, epochs=settings.stages.epochs)
         return [sampler.sample(batch_id, seeds) for batch_id, seeds in first]
@@ -87,7 +87,7 @@ def look_ahead(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings, spil
     """
     probe(dataset, seeds, settings)
     order = seeds.order
-    if not seeds.types.are_named or settings.memory.topology != "sweep" or seeds.links is not None:
+    if not seeds.types.are_named or settings.memory.topology != "sweep" or seeds.task is not None:
         return
     with open_edges(dataset, seeds.types, max_bytes=FEW_BYTES) as topology, ExitStack() as stack:
         sampler = sampler_for(topology, order, settings)

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from gloader.convert.columns.specs import MAX_CATEGORIES, ColumnSpec
 from gloader.convert.readers.column_names import LISTS
 from gloader.convert.readers.table_streams import NUMBER_KINDS, counted_batches
@@ -21,6 +19,7 @@ from gloader.dataset.column_values import is_list, is_text, plain_column
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -68,13 +67,16 @@ def default_columns(
     kinds = [(each, each.decided()) for each in looks]
     return DefaultColumns(
         specs=tuple(
-            ColumnSpec(name=each.name, kind=kind, max_values=_MOST_VALUES if kind == "index" else None, missing="flag")
+            ColumnSpec(
+                name=each.name,
+                kind=kind,
+                max_values=_MOST_VALUES if kind == "index" else None,
+                missing="flag",
+            )
             for each, kind in kinds
             if kind is not None
         ),
-        left_out=tuple(
-            f"{each.name} ({each.reason(table)})" for each, kind in kinds if kind is None
-        ),
+        left_out=tuple(f"{each.name} ({each.reason(table)})" for each, kind in kinds if kind is None),
     )
 
 

@@ -402,12 +402,14 @@ def planned_tables(
     tables = []
     named = named_reverses(options.reverse, relations, where=source.origin)
     for each in source.links:
-        relation = _free_relation(each, source, relations) or _relation_of(each, source, relations)
-        back = None
-        if each.reverse is not None:
-            back = find_relation(each.reverse, relations, where=source.origin)
-        elif relation in relations:
-            back = reverse_of(relation, relations, named)
+        relation = _relation_of(each, source, relations)
+        back = (
+            None
+            if each.is_free
+            else reverse_of(relation, relations, named)
+            if each.reverse is None
+            else find_relation(each.reverse, relations, where=source.origin)
+        )
         tables.append(
             PlannedLinks(
                 source=each,
@@ -458,21 +460,13 @@ def _split_relation(source: GraphSource, options: PrepareOptions) -> Relation:
     return named_or_only(options.edge_split_relation, _relations(source), need=need, where=source.origin)
 
 
-def _free_relation(table: LinkSource, source: GraphSource, relations: Sequence[Relation]) -> Relation | None:
-    """Return the relation of a free table if the graph does not have it, or None. SourceError for an unknown type."""
-    if not table.is_free or table.relation is None:
-        return None
-    relation = parse_relation(table.relation)
-    for node_type in (relation[0], relation[2]):
-        source.num_nodes_of(node_type)
-    return None if relation in relations else relation
-
-
 def _relation_of(table: LinkSource, source: GraphSource, relations: Sequence[Relation]) -> Relation:
     """Return a table's relation, one of ``relations``. A table that names none belongs to the source's only relation.
 
     Raises ConfigError if the relation is unknown, or must be named.
     """
+    if table.is_free and table.relation is not None:
+        return parse_relation(table.relation)
     if table.relation is not None:
         return find_relation(table.relation, relations, where=source.origin)
     need = f"the link table {table.name!r} needs a relation, as in --edge-table {table.name}@RELATION=FILE"

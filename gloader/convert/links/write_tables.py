@@ -19,7 +19,7 @@ from gloader.convert.links.locate import LocatedRows, plan_locate
 from gloader.convert.options import TRAIN
 from gloader.convert.source import LinkChunk
 from gloader.convert.stored_parts import StoredCsc
-from gloader.dataset.link_record import KNOWN_PAIRS, REPEATED_PAIRS
+from gloader.dataset.link_record import KNOWN_PAIRS, PAIR_WIDTH, REPEATED_PAIRS
 from gloader.dataset.schema import relation_text
 from gloader.errors import GraphError, ShapeError, SourceError
 from gloader.types import NO_EDGE
@@ -182,7 +182,7 @@ def write_table(
         The budget is too small, or the disk refuses.
     """
     rows, name = table.source.rows, table.source.name
-    if table.relation not in graphs:
+    if table.source.is_free:
         return _write_free(table, writer)
     plan = plan_locate(
         max(table.num_sources, table.num_destinations), budget_bytes=budget_bytes, num_rows=rows.num_rows
@@ -225,14 +225,14 @@ def write_table(
 
 
 def _write_free(table: PlannedLinks, writer: LinkTableWriter) -> LinkReport:
-    """Write a link table whose relation the graph does not have, so that no row has a position."""
+    """Write a link table whose relation the graph does not have: no row has a position. Raises as `write_table`."""
     num_rows = table.source.rows.num_rows
     if num_rows is None:
         num_rows = sum(chunk.num_rows for chunk in table.chunks(_CHUNK_NUMBERS))
     with writer.pairs(num_rows) as pairs:
-        for chunk in table.chunks(_CHUNK_NUMBERS):
-            none = np.full(chunk.num_rows, NO_EDGE)
-            pairs.append(np.column_stack([chunk.src, chunk.dst, none, none]))
+        for chunk in table.chunks(_CHUNK_NUMBERS // PAIR_WIDTH):
+            positions = np.full(chunk.num_rows, NO_EDGE, np.int64)
+            pairs.append(np.column_stack([chunk.src, chunk.dst, positions, positions]))
     _write_columns(table, writer, num_rows)
     return LinkReport(
         relation=relation_text(table.relation),

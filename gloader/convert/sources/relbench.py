@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gloader.convert.options import SourceOptions
     from gloader.convert.sources.relbench_manifest import Database, Task
-    from gloader.convert.sources.relbench_tables import ForeignKey, Rows
+    from gloader.convert.sources.relbench_tables import Rows
 
 _NO_SPLIT: Final = Splits(**{part: np.empty(0, np.int64) for part in ("train", "valid", "test")})
 
@@ -94,7 +94,8 @@ def open_relbench(argument: str, options: SourceOptions) -> GraphSource:
         splits=_NO_SPLIT,
         links=tuple(link for part in parts for link in part.links),
         tables=tables,
-        resident_bytes=options.budget_bytes - budget
+        resident_bytes=options.budget_bytes
+        - budget
         + sum(each.held_bytes for each in given if each is not None)
         + reading_bytes(*given, *(each.edges for each in relations)),
         column_notes=tuple(notes.lines),
@@ -109,12 +110,13 @@ def source_paths(argument: str, options: SourceOptions) -> list[Path]:
     return [folder / MANIFEST, folder / "db", folder / "tasks"]
 
 
-def _nodes(rows: Rows, database: Database, tasks: Sequence[Task], notes: ColumnNotes, budget_bytes: int) -> NodeSource:
+def _nodes(
+    rows: Rows, database: Database, tasks: Sequence[Task], notes: ColumnNotes, budget_bytes: int
+) -> NodeSource:
     """Return a table as a node type, with its columns as features."""
     entry, table = rows.entry, rows.table
     hidden = {
-        column: [task.name for task in tasks if (entry.name, column) in task.hidden]
-        for column in table.names
+        column: [task.name for task in tasks if (entry.name, column) in task.hidden] for column in table.names
     }
     roles = {entry.key, entry.time, *entry.parents, *table.index}
     names = [column for column in table.names if column not in roles and not hidden[column]]

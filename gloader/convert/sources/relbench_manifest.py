@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 MANIFEST: Final = "manifest.yaml"
 _VERSION: Final = 1  # the only version of the format so far
 TaskType = Literal[
-    "regression", "binary_classification", "multiclass_classification", "multilabel_classification", "recommendation"
+    "regression",
+    "binary_classification",
+    "multiclass_classification",
+    "multilabel_classification",
+    "recommendation",
 ]
 TaskKind = Literal["forecast", "autocomplete", "external"]
 # The column that numbers the rows of a table without a primary key, in the tables of an autocomplete task.
@@ -38,7 +42,9 @@ class TableEntry:
     name: str
     key: str | None = None  # the column of primary keys
     time: str | None = None  # the column of the rows' times
-    parents: Mapping[str, str] = field(default_factory=dict)  # by column of foreign keys, the table that they name
+    parents: Mapping[str, str] = field(
+        default_factory=dict
+    )  # by column of foreign keys, the table that they name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +71,9 @@ class Task:
     folder: Path
     kind: TaskKind
     type: TaskType
-    tables: tuple[str, ...]  # the table of the rows to predict; of a recommendation, also that of the destinations
+    tables: tuple[
+        str, ...
+    ]  # the table of the rows to predict; of a recommendation, also that of the destinations
     columns: tuple[str, ...]  # the columns of the task's files with the rows of ``tables``
     target: str | None  # the column of labels; None for a recommendation
     time: str | None  # the column of times
@@ -89,7 +97,9 @@ def read_database(folder: Path) -> Database:
     content = _read(path, "tables, their keys and times")
     listed = content.get("tables")
     if not isinstance(listed, dict) or not listed:
-        raise SourceError(f"{path}: tables is {shown(listed)}; it maps each table to its pkey, time_col and fkeys")
+        raise SourceError(
+            f"{path}: tables is {shown(listed)}; it maps each table to its pkey, time_col and fkeys"
+        )
     tables = {str(name): _table(str(name), given, path) for name, given in listed.items()}
     for table in tables.values():
         for column, parent in table.parents.items():
@@ -179,7 +189,9 @@ def _task(name: str, database: Database) -> Task:
     needed |= {} if is_pair else {"target_col": target}
     for word, value in needed.items():
         if not isinstance(value, str):
-            raise SourceError(f"{path}: {word} is {shown(value)}; a {kind} task of type {task_type} names a column")
+            raise SourceError(
+                f"{path}: {word} is {shown(value)}; a {kind} task of type {task_type} names a column"
+            )
     return Task(
         name=name,
         folder=folder,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gloader.convert.csc.edge_rules import NO_TIME
 from gloader.convert.keys.values import key_chunk
 from gloader.convert.readers.column_names import listed
 from gloader.convert.readers.kept_rows import kept_rows
@@ -25,6 +24,7 @@ from gloader.core.malformed import shown
 from gloader.core.units import format_bytes
 from gloader.dataset.column_values import MICROSECONDS, times
 from gloader.errors import BudgetError, SourceError
+from gloader.types import NO_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,9 @@ class Rows:
     entry: TableEntry
     table: NumberTable
     num_rows: int  # N
-    times: IdArray | None = None  # (N,) int64 seconds, rounded down, `NO_TIME` where missing; None without a column
+    times: IdArray | None = (
+        None  # (N,) int64 seconds, rounded down, `NO_TIME` where missing; None without a column
+    )
     # (N,) the keys in ascending order, and (N,) their rows. None means that row i has the key i.
     keys: tuple[IdArray, IdArray] | None = None
     num_later: int = 0  # rows that were left out because they are later than the test time
@@ -120,7 +122,9 @@ def open_rows(database: Database, entry: TableEntry, *, keeps_later: bool, budge
         if not keeps_later:
             is_later = exact > database.test_time
             is_kept = ~(is_later | is_missing)
-            num_later, num_timeless = (int(np.count_nonzero(each)) for each in (is_later & ~is_missing, is_missing))
+            num_later, num_timeless = (
+                int(np.count_nonzero(each)) for each in (is_later & ~is_missing, is_missing)
+            )
         seconds = exact[is_kept]
         seconds //= MICROSECONDS
         seconds[is_missing[is_kept]] = NO_TIME
@@ -163,10 +167,14 @@ class ForeignKey:
         path = self.child.table.path
         return (
             RelationSource(
-                relation=(child, f"f2p_{self.column}", parent), edges=self._stream(is_back=False), edge_file=path
+                relation=(child, f"f2p_{self.column}", parent),
+                edges=self._stream(is_back=False),
+                edge_file=path,
             ),
             RelationSource(
-                relation=(parent, f"p2f_{self.column}", child), edges=self._stream(is_back=True), edge_file=path
+                relation=(parent, f"p2f_{self.column}", child),
+                edges=self._stream(is_back=True),
+                edge_file=path,
             ),
         )
 

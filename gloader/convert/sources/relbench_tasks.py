@@ -83,7 +83,9 @@ def _require_columns(task: Task, table: NumberTable) -> None:
     """Raise SourceError if a file lacks the column of nodes or of times. Destinations and labels may be masked."""
     for column in filter(None, (task.columns[0], task.time)):
         if column not in table.names:
-            raise SourceError(f"{table.path} has no column {shown(column)}; its columns are {listed(table.names)}")
+            raise SourceError(
+                f"{table.path} has no column {shown(column)}; its columns are {listed(table.names)}"
+            )
 
 
 def _cure(task: Task, database: Database, file: str) -> str:
@@ -129,7 +131,7 @@ def _row_parts(
         kept = nodes >= 0
         notes.add(
             f"{task.name}.{part}: {np.count_nonzero(kept):,} rows of {table.path.name}"
-            + (f", {np.count_nonzero(~kept):,} left out that name no row of {rows.entry.name}" if not kept.all() else "")
+            + _left_out(np.count_nonzero(~kept), rows.entry.name)
             + (", without labels" if own is None else ""),
             table,
             [task.columns[0], task.time, target],
@@ -148,6 +150,11 @@ def _row_parts(
             )
         )
     return tuple(sources)
+
+
+def _left_out(count: int, tables: str) -> str:
+    """Return the text on ``count`` rows of a task without a node, empty if there are none."""
+    return f", {count:,} left out that name no row of {tables}" if count else ""
 
 
 def _nodes(table: NumberTable, column: str, rows: Rows) -> Iterator[IdArray]:
@@ -181,7 +188,7 @@ def _link_parts(
         kept, dropped = pairs.counts()
         notes.add(
             f"{task.name}.{part}: {kept:,} pairs of {table.path.name}"
-            + (f", {dropped:,} left out that name no row of {' or '.join(task.tables)}" if dropped else ""),
+            + _left_out(dropped, " or ".join(task.tables)),
             table,
             [*task.columns, task.time],
         )
@@ -191,6 +198,7 @@ def _link_parts(
                 rows=LinkStream(chunks=pairs.chunks, num_rows=kept, has_times=task.time is not None),
                 where=str(table.path),
                 relation=":".join((task.tables[0], task.name, task.tables[1])),
+                is_free=True,
             )
         )
     return TaskParts(links=tuple(links), unused=tuple(unused))
@@ -216,7 +224,8 @@ class _Pairs:
     def chunks(self, max_rows: int) -> Iterator[LinkChunk]:
         """Yield the pairs of nodes; see `LinkStream.chunks`."""
         kept = (
-            tuple(column[(columns[0] >= 0) & (columns[1] >= 0)] for column in columns) for columns in self._read()
+            tuple(column[(columns[0] >= 0) & (columns[1] >= 0)] for column in columns)
+            for columns in self._read()
         )
         for src, dst, time in regroup(kept, max_rows):
             yield LinkChunk(src=src, dst=dst, time=None if self.task.time is None else time)
@@ -231,11 +240,10 @@ class _Pairs:
         ):
             keys, is_there = integers(array, place)
             nodes = np.where(is_there, self.first.find(keys), -1)
-            lengths = np.ones(len(nodes), np.int64)
+            lengths: Any = 1
             if is_list(lists.type):
                 lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-                lists = pc.list_flatten(lists)
-            ends, is_end = integers(lists, list_place)
+            ends, is_end = integers(pc.list_flatten(lists) if is_list(lists.type) else lists, list_place)
             seconds = np.zeros(len(nodes), np.int64)
             for each in timed:
                 seconds = _seconds(*each)
