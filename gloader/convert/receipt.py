@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gloader.convert.csc.edge_rules import NO_TIME
 from gloader.convert.options import NO_NEIGHBOURS, NOT_USED
 from gloader.convert.readers.checked_rows import CheckedRows
 from gloader.convert.readers.filled_rows import FilledRows
 from gloader.convert.source import RandomSplits, edges_over
 from gloader.dataset.schema import relation_text
 from gloader.dataset.values import has_label, label_kind_of
-from gloader.types import EDGE, NODE
+from gloader.types import EDGE, NO_TIME, NODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

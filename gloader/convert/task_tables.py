@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gloader.convert.csc.edge_rules import MAX_SECONDS, NO_TIME
+from gloader.convert.csc.edge_rules import MAX_SECONDS
 from gloader.convert.readers.edge_columns import to_seconds
 from gloader.convert.readers.node_arrays import to_labels
 from gloader.convert.source import TaskSource
@@ -19,7 +19,7 @@ from gloader.core.ids import as_ids
 from gloader.core.malformed import shown
 from gloader.dataset.values import first_infinite, label_kind_of
 from gloader.errors import ConfigError, GraphError, ShapeError, SourceError
-from gloader.types import NODE
+from gloader.types import NO_TIME, NODE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -37,17 +37,17 @@ class OpenTaskTable:
     """
 
     def __init__(self, columns: OpenColumns, *, num_rows: int) -> None:
-        self._columns = columns
+        self.columns = columns
         self.num_rows = num_rows
 
     @property
     def held_bytes(self) -> int:
         """Bytes in memory: columns, page checksums and the read buffer."""
-        return self._columns.held_bytes
+        return self.columns.held_bytes
 
     def read(self, rows: IdArray, /) -> TaskRows:
         """Return the verified rows with the numbers ``rows`` (n,). Thread-safe. Raises as `OpenColumns.read`."""
-        columns = self._columns.read(rows)
+        columns = self.columns.read(rows)
         return TaskRows(
             nodes=columns[ROW_NODES],
             times=columns.get(ROW_TIMES),
@@ -57,7 +57,7 @@ class OpenTaskTable:
 
     def close(self) -> None:
         """Wait for running reads, and release everything. Idempotent."""
-        self._columns.close()
+        self.columns.close()
 
     def __enter__(self) -> Self:
         return self
@@ -130,6 +130,14 @@ class TaskTable:
     def has_times(self) -> bool:
         """True if each row has a time."""
         return ROW_TIMES in self.arrays
+
+    @property
+    def time_settings(self) -> dict[str, str]:
+        """The settings with which a loader of these rows samples by default; none for a table without times.
+
+        A row sees what is not later than itself, as in RelBench.
+        """
+        return {"time_strategy": "uniform", "time_bound": "<="} if self.has_times else {}
 
     @property
     def has_weights(self) -> bool:

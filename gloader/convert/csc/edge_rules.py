@@ -19,7 +19,7 @@ from gloader.convert.source import EdgeChunk, RelationSource, numbered, reversed
 from gloader.core.value_kernels import first_outside
 from gloader.dataset.schema import relation_text
 from gloader.errors import ConfigError, GraphError
-from gloader.types import NO_EDGE
+from gloader.types import NO_EDGE, NO_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 # The largest absolute time. It is half the range of int64, so that the sum or difference of two times fits too.
 MAX_SECONDS: Final = 2**62 - 1
-# The time of an edge from a row without a time, which is before every other: the least int64.
-NO_TIME: Final = -(2**63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

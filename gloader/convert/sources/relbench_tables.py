@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gloader.convert.csc.edge_rules import NO_TIME
 from gloader.convert.keys.values import key_chunk
 from gloader.convert.readers.column_names import listed
 from gloader.convert.readers.kept_rows import kept_rows
@@ -25,6 +24,7 @@ from gloader.core.malformed import shown
 from gloader.core.units import format_bytes
 from gloader.dataset.column_values import MICROSECONDS, times
 from gloader.errors import BudgetError, SourceError
+from gloader.types import NO_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

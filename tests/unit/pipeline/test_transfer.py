@@ -14,6 +14,7 @@ from gloader.device import CpuDevice, Device, DeviceTier, RowFormat, StaticCache
 from gloader.pipeline.buffers import BufferRing, RowForm
 from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.open.device_tier import hold_rows
+from gloader.pipeline.row_task import Answers
 from gloader.pipeline.send import ROOMIER, Transfer, roomy, transfer
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import OverwritingRing, RehearsedDevice
@@ -21,7 +22,7 @@ from gloader.types import BatchId, Block, ReadyBatch, SampledBatch, SampledOnDev
 
 DIM = 3
 FEATURES = np.arange(60, dtype=np.float32).reshape(20, DIM)
-LABELS = np.array([4, 2])
+LABELS = Answers(labels=np.array([4, 2]))
 
 
 def _batch(x: NDArray[np.float32], nodes: Sequence[int], *, weights: bool = False) -> HostBatch:
