@@ -105,7 +105,9 @@ def _row_parts(
     target = str(task.target)
     labelled = {part: table for part, table in tables.items() if target in table.names}
     as_, kind = _KINDS[task.type]
-    labels, names, found = np.empty(0), (), ColumnNotes()
+    labels: NDArray[Any] = np.empty(0)
+    names: tuple[str, ...] = ()
+    found = ColumnNotes()
     if labelled:
         whole = PartedTable(path=task.folder, parts=tuple(labelled.values()))
         labels, names = read_label_columns(
@@ -131,7 +133,7 @@ def _row_parts(
         kept = nodes >= 0
         notes.add(
             f"{task.name}.{part}: {np.count_nonzero(kept):,} rows of {table.path.name}"
-            + _left_out(np.count_nonzero(~kept), rows.entry.name)
+            + _left_out(int(np.count_nonzero(~kept)), rows.entry.name)
             + (", without labels" if own is None else ""),
             table,
             [task.columns[0], task.time, target],
