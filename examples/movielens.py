@@ -31,7 +31,9 @@ ENTITY = {"entity_table": "users", "entity_col": "user_id", "time_col": "timesta
 
 def main() -> None:
     """Write the folder."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="the folder to make")
     folder = parser.parse_args().folder
     found = importlib.util.find_spec("recbole")
@@ -72,7 +74,11 @@ def write_movielens(folder: Path, source: Path) -> None:
         timestamp=_stamps(times),
         rating=stars,
     )
-    ratings = {"pkey": "rating_id", "time_col": "timestamp", "fkeys": {"user_id": "users", "movie_id": "movies"}}
+    ratings = {
+        "pkey": "rating_id",
+        "time_col": "timestamp",
+        "fkeys": {"user_id": "users", "movie_id": "movies"},
+    }
     tables = {"users": {"pkey": "user_id"}, "movies": {"pkey": "movie_id"}, "ratings": ratings}
     limits = {"val_timestamp": _text(VALID), "test_timestamp": _text(TEST)}
     _describe(folder, {"name": "movielens-100k", **limits, "tables": tables})
@@ -84,7 +90,12 @@ def write_movielens(folder: Path, source: Path) -> None:
             "entity_table": "ratings",
             "target_col": "rating",
         },
-        "returns": {"kind": "external", "task_type": "binary_classification", **ENTITY, "target_col": "returns"},
+        "returns": {
+            "kind": "external",
+            "task_type": "binary_classification",
+            **ENTITY,
+            "target_col": "returns",
+        },
         "likes": {
             "kind": "external",
             "task_type": "recommendation",
@@ -99,7 +110,7 @@ def write_movielens(folder: Path, source: Path) -> None:
         _describe(folder / "tasks" / name, {"name": name, **description})
     for part, starts in seeds.items():
         rows = [_window(start, times, who, what, stars) for start in starts]
-        stamps, seen, again, liked = (sum((each[number] for each in rows), []) for number in range(4))
+        stamps, seen, again, liked = ([one for each in rows for one in each[number]] for number in range(4))
         when = _stamps(np.array(stamps, np.int64))
         _write(folder / f"tasks/returns/{part}.parquet", timestamp=when, user_id=seen, returns=again)
         kept = [number for number, each in enumerate(liked) if each]
