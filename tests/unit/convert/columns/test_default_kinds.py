@@ -1,4 +1,4 @@
-"""The kinds of columns that nobody described."""
+"""The kinds of columns without a description."""
 
 import numpy as np
 import pandas as pd
