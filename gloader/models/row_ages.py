@@ -29,6 +29,7 @@ class RowAges(nn.Module):
         super().__init__()
         powers = torch.linspace(0, 1, AGE_DIM // 2)
         # Not in checkpoints: the frequencies are constants.
+        self.frequencies: torch.Tensor
         self.register_buffer("frequencies", _LOWEST_FREQUENCY**powers / _DAY_S, persistent=False)
         self.lin = nn.Linear(AGE_DIM, AGE_DIM)
 
