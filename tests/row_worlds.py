@@ -92,7 +92,9 @@ class World:
         return found
 
 
-def world(seed: int, *, num_tables: int, most_rows: int = 12, num_times: int = 5) -> World:
+def world(
+    seed: int, *, num_tables: int, most_rows: int = 12, num_times: int = 5, num_predicted: int | None = None
+) -> World:
     """Return a random world of ``num_tables`` tables, each with up to two foreign keys, some null."""
     rng = np.random.default_rng(seed)
     names = [f"t{number}" for number in range(num_tables)]
@@ -115,7 +117,7 @@ def world(seed: int, *, num_tables: int, most_rows: int = 12, num_times: int = 5
             edges[name, f"f2p_{number}", parent] = np.stack([children, parents])
             edges[parent, f"p2f_{number}", name] = np.stack([parents, children])
     target = names[int(rng.integers(num_tables))]
-    count = int(rng.integers(1, 20))
+    count = int(rng.integers(1, 20)) if num_predicted is None else num_predicted
     return World(
         times=times,
         sizes=sizes,
