@@ -249,7 +249,7 @@ def write_random(folder: Path, random: np.random.Generator) -> dict[str, Table]:
             columns["value"] = random.normal(size=count).round(3)
         if random.random() < 0.5:
             columns["word"] = random.choice(["x", "y", None], count)
-        table.frame = pd.DataFrame(columns if columns else {"value": np.zeros(count)})
+        table.frame = pd.DataFrame(columns or {"value": np.zeros(count)})
         tables[name] = table
     valid, test = START + 400 * pd.Timedelta(seconds=1), START + 700 * pd.Timedelta(seconds=1)
     write_database(folder, tables, valid=valid, test=test)
