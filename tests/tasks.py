@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.dataset.table_writers import TaskTableWriter
-    from gloader.types import IdArray, Relation, TaskRows
+    from gloader.types import IdArray, TaskRows
 
 NUM_NODES = {"user": 40, "order": 120}
 PLACED, HAS = ("order", "p2f_user", "user"), ("user", "f2p_user", "order")

@@ -8,6 +8,7 @@ runs `_Inference`, and the other ranks send their feature rows.
 import math
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
@@ -207,14 +208,7 @@ class _Inference:
         """Compute the prediction, write it, and report the file."""
         from gloader.observe.peak_memory import peak_rss_bytes
         from gloader.training.model_spec import LinkSpec
-        from gloader.training.predict import (
-            embed,
-            embedded_type,
-            predictions,
-            require_no_table,
-            row_predictions,
-            score_pairs,
-        )
+        from gloader.training.predict import embed, embedded_type, require_no_table, score_pairs
 
         opened, screen, out, pairs = self.dataset, self.screen, self.out, self._pairs(loaded)
         is_of_links = isinstance(loaded.spec, LinkSpec)
@@ -254,34 +248,8 @@ class _Inference:
                     write_table(out, self.pair_table.scored(scores))
                 else:
                     save_predictions(out, scores)
-            elif rows is not None:
-                del settings["rows"]
-                with row_predictions(
-                    opened, loaded, rows.name, probabilities=self.probabilities, **settings
-                ) as made:
-                    content, num_nodes = made.content, made.num_nodes
-                    if is_prediction_table(out):
-                        classes = rows.label_names if content == "classes" else None
-                        write_rows(
-                            out,
-                            opened.node_tables[chosen],
-                            rows,
-                            made.chunks,
-                            made.names,
-                            class_names=classes,
-                        )
-                    else:
-                        shape = (num_nodes,) if made.is_flat else (num_nodes, len(made.names))
-                        save_rows(out, made.chunks, shape, "<i8" if content == "classes" else "<f4")
             elif layer is None and not is_of_links:
-                with predictions(opened, loaded, probabilities=self.probabilities, **settings) as made:
-                    content, num_nodes = made.content, made.num_nodes
-                    if is_prediction_table(out):
-                        classes = opened.label_names if content == "classes" else None
-                        write_by_key(out, opened.labelled, made.chunks, made.names, class_names=classes)
-                    else:
-                        shape = (num_nodes,) if made.is_flat else (num_nodes, len(made.names))
-                        save_rows(out, made.chunks, shape, "<i8" if content == "classes" else "<f4")
+                content, num_nodes = self._write_labels(loaded, settings)
             else:
                 content = "embeddings" if layer is None else f"rows of layer {layer}"
                 with embed(opened, loaded, layer=layer, node_type=chosen, **settings) as embeddings:
@@ -317,6 +285,32 @@ class _Inference:
                 **memory,
             }
         )
+
+    def _write_labels(self, loaded: "Checkpoint", settings: dict[str, Any]) -> tuple[str, int]:
+        """Write the predictions of all nodes, or of the table's rows. Return what they are, and their number.
+
+        ``settings`` are keywords for `predictions`.
+        """
+        from gloader.training.predict import predictions, row_label_names, row_predictions
+
+        opened, out = self.dataset, self.out
+        if self.table is None:
+            opening = predictions(opened, loaded, probabilities=self.probabilities, **settings)
+            class_names = opened.label_names
+            write: Any = partial(write_by_key, out, opened.labelled)
+        else:
+            table = opened.task_table(self.table)
+            given = {name: value for name, value in settings.items() if name != "rows"}
+            opening = row_predictions(opened, loaded, table.name, probabilities=self.probabilities, **given)
+            class_names = row_label_names(opened, loaded, table)
+            write = partial(write_rows, out, opened.node_tables[table.node_type], table)
+        with opening as made:
+            if is_prediction_table(out):
+                write(made.chunks, made.names, class_names=class_names if made.content == "classes" else None)
+            else:
+                shape = (made.num_nodes,) if made.is_flat else (made.num_nodes, len(made.names))
+                save_rows(out, made.chunks, shape, "<i8" if made.content == "classes" else "<f4")
+            return made.content, made.num_nodes
 
     def _pairs(self, loaded: "Checkpoint") -> "IdArray | None":
         """Return the pairs (n, 2) by their ids in the source, or None without pairs."""

@@ -159,7 +159,7 @@ class GraphNetwork(nn.Module):
         num_seeds: Mapping[str, int],
         ages: Mapping[str, torch.Tensor] | None,
     ) -> dict[str, torch.Tensor]:
-        """Return each target's output from each type's input rows ``x`` (U_t, width), and the ``ages`` (U_t,) of some."""
+        """Return each target's output from each type's input rows ``x`` (U_t, width), some with ``ages`` (U_t,)."""
         if len(hops) != len(self.layers):
             raise ConfigError(
                 f"the batch has {len(hops)} hops and the model {len(self.layers)} layers; "

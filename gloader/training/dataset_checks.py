@@ -82,9 +82,8 @@ def require_rows(settings: TrainSettings, dataset: Dataset) -> None:
         require_training_nodes(dataset)
         return
     table = dataset.task_table(f"{settings.table}.train")
-    if not table.num_rows or table.label_kind is None:
-        lacks = "labels to learn" if table.num_rows else "rows"
-        raise ConfigError(f"table {table.name!r} of {dataset.location} has no {lacks}")
+    if not table.num_rows:
+        raise ConfigError(f"table {table.name!r} of {dataset.location} has no rows to learn")
     if settings.optim.balance != "none":
         raise ConfigError(
             f"--balance {settings.optim.balance} draws nodes, and --table {settings.table} takes each row of the table "
@@ -131,6 +130,8 @@ def kind_of_task(settings: TrainSettings, dataset: Dataset) -> LabelKind:
     task, labelled = settings.task, labels_to_learn(settings.table, dataset)
     where = dataset.location if settings.table is None else f"table {settings.table!r} of {dataset.location}"
     given = labelled.label_kind
+    if given is None:
+        raise ConfigError(f"the training rows of {where} have no labels to learn")
     kind = given if task == "node" else KIND_OF_TASK.get(task, "classes")
     if task != "node":
         kinds, advice = _LEARNABLE[task]

@@ -26,7 +26,7 @@ from gloader.training.table_inference import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -123,13 +123,15 @@ class LearnedTable:
     dataset : the dataset
     name : the task's name
     spec : the network's specification
-    settings : the settings of evaluations, of `evaluated_settings`
+    settings : the settings of the training's loader
+    batch_size : the rows of a training step on all ranks together
     """
 
     dataset: Dataset
     name: str
     spec: EncoderSpec
     settings: LoaderSettings
+    batch_size: int
 
     @classmethod
     def of(
@@ -140,16 +142,18 @@ class LearnedTable:
         Raises
         ------
         ConfigError
-            A training row has no label.
+            A training row has no label, or the tables of the task have other labels, nodes or times.
         """
         assert settings.table is not None  # noqa: S101 - a run that learns a table
-        batch_size = settings.loader.sampling.batch_size * world_size
         learned = cls(
             dataset=dataset,
             name=settings.table,
             spec=spec,
-            settings=evaluated_settings(settings.loader, batch_size=batch_size),
+            settings=settings.loader,
+            batch_size=settings.loader.sampling.batch_size * world_size,
         )
+        for table in learned._evaluated.values():
+            _require_alike(learned.owner, table)
         without = sum(int((~has_label(labels)).sum()) for labels in learned.training_labels())
         if without:
             raise ConfigError(
@@ -239,7 +243,7 @@ class LearnedTable:
             dataset=self.dataset,
             table=table,
             spec=self.spec,
-            settings=self.settings,
+            settings=self._settings_of(table),
             memory_budget_bytes=inference.memory_budget_bytes,
             forward_bytes=self._forward_bytes,
         )
@@ -257,16 +261,36 @@ class LearnedTable:
                 found.append(f"table '{self.name}.{split}', which {lacks}")
         return found
 
+    def _settings_of(self, table: TaskTable) -> LoaderSettings:
+        """Return the settings of a loader that evaluates ``table``."""
+        return evaluated_settings(self.settings, table, batch_size=self.batch_size)
+
     @cached_property
     def _forward_bytes(self) -> int:
         """The bytes of a forward pass, in the largest batch of all evaluated rows."""
         return max(
-            forward_bytes_of(self.dataset, table, self.spec, self.settings)
+            forward_bytes_of(self.dataset, table, self.spec, self._settings_of(table))
             for table in self._evaluated.values()
         )
 
 
 LearnedRows: TypeAlias = LearnedNodes | LearnedTable
+
+
+def _require_alike(train: TaskTable, other: TaskTable) -> None:
+    """Raise ConfigError if a network that learns the rows of ``train`` cannot be scored on those of ``other``."""
+    for what, (learned, scored) in {
+        "nodes of type": (train.node_type, other.node_type),
+        "times": (train.has_times, other.has_times),
+        "labels of kind": (train.label_kind, other.label_kind),
+        "columns of labels": (train.label_width, other.label_width),
+        "classes": (train.num_classes, max(train.num_classes, other.num_classes)),
+    }.items():
+        if learned != scored:
+            raise ConfigError(
+                f"table {other.name!r} has rows of another kind than {train.name!r}: {what} {scored} in place of "
+                f"{learned}; prepare the tables of a task with equal types, kinds and classes"
+            )
 
 
 def is_scored(table: TaskTable) -> bool:

@@ -29,7 +29,7 @@ from gloader.training.dataset_checks import (
 from gloader.training.evaluate import predict_classes, predict_outputs
 from gloader.training.learned_rows import SPLITS, LearnedNodes, LearnedTable
 from gloader.training.model_spec import spec_of
-from gloader.training.objectives import NODE_CLASSES, BinaryClasses, LabelColumns, NodeClasses
+from gloader.training.objectives import BinaryClasses, LabelColumns, NodeClasses
 from gloader.training.scores import METRICS
 from gloader.training.task import Evaluation
 

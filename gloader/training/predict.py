@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from gloader.dataset import Dataset
     from gloader.dataset.tables import NodeTable
+    from gloader.dataset.task_table import TaskTable
     from gloader.dataset.values import LabelKind
     from gloader.training.checkpoint.save import Checkpoint
     from gloader.training.open_model import OpenedModel
@@ -217,9 +218,17 @@ def row_predictions(
             yield Predictions(
                 num_nodes=rows.num_rows,
                 content=content,
-                names=_column_names(content, kind, rows.label_names, encoder.out_dim),
+                names=_column_names(
+                    content, kind, row_label_names(dataset, checkpoint, rows), encoder.out_dim
+                ),
                 chunks=(_predicted(chunk, kind, probabilities=probabilities) for _, chunk in chunks),
             )
+
+
+def row_label_names(dataset: Dataset, checkpoint: Checkpoint, rows: TaskTable) -> tuple[str, ...] | None:
+    """Return the names of the classes or label columns of ``rows``, or of the training rows. None without names."""
+    learned = dataset.task_tables.get(f"{checkpoint.table}.train")
+    return rows.label_names or (None if learned is None else learned.label_names)
 
 
 def require_no_table(checkpoint: Checkpoint) -> None:

@@ -81,7 +81,7 @@ def open_rows(
             yield opened.model, NodeRowInference.of(table, opened.inference)
         return
     require_fit(dataset, checkpoint)
-    settings = _recorded_settings(checkpoint)
+    settings = _recorded_settings(checkpoint, table)
     given = default_budget_bytes() if budget_bytes is None else budget_bytes
     model = checkpoint.model()
     weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
@@ -107,7 +107,7 @@ def open_rows(
     yield model.to(device), inference
 
 
-def _recorded_settings(checkpoint: Checkpoint) -> LoaderSettings:
+def _recorded_settings(checkpoint: Checkpoint, table: TaskTable) -> LoaderSettings:
     """Return the settings of an evaluation's loader, with the sampling that the checkpoint records."""
     recorded = checkpoint.settings
     sampling: dict[str, Any] = {
@@ -115,4 +115,4 @@ def _recorded_settings(checkpoint: Checkpoint) -> LoaderSettings:
     }
     batch_size = recorded["global_batch_size"]
     given = LoaderSettings.of(**{**sampling, "batch_size": batch_size})
-    return evaluated_settings(given, batch_size=batch_size)
+    return evaluated_settings(given, table, batch_size=batch_size)

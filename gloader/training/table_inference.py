@@ -50,7 +50,7 @@ class RowInference:
     dataset : the graph and its features
     table : the rows
     spec : the network's specification
-    settings : a loader's settings, of `evaluated_settings`
+    settings : a loader's settings, of `evaluated_settings` for the table
     memory_budget_bytes : host memory for a loader and for a forward pass
     forward_bytes : bytes of a forward pass over a batch, see `forward_bytes_of`
     """
@@ -157,17 +157,18 @@ class NodeRowInference:
         return self.inference.logits(network, self.nodes[rows], on_progress, order=order)
 
 
-def evaluated_settings(settings: LoaderSettings, *, batch_size: int) -> LoaderSettings:
+def evaluated_settings(settings: LoaderSettings, table: TaskTable, *, batch_size: int) -> LoaderSettings:
     """Return the settings of a loader of one process that evaluates rows: in order, once, with all that fits. Pure.
 
     Parameters
     ----------
     settings : the settings of the training's loader
+    table : the evaluated rows
     batch_size : the rows of a training step on all ranks together. Draws depend on a row's place in its batch, and so
         results do not change with the number of ranks
     """
     return settings.changed(
-        batch_size=batch_size,
+        batch_size=min(batch_size, table.num_rows),  # a loader refuses batches larger than the table
         seed=_SEED,
         shuffle=False,
         drop_last=False,

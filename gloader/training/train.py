@@ -518,7 +518,8 @@ def _check(settings: TrainSettings, files: RunFiles) -> None:
 def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
     """Return ``settings`` with the host cache in bytes, the task and its metric by name, and without unused data.
 
-    The rows of a task table with times get its time rule, unless the settings have one. An MLP uses no neighbours: its hops sample none. Edge features are loaded only for models that use them.
+    The rows of a task table with times get its time rule, unless the settings have one. An MLP uses no neighbours: its
+    hops sample none. Edge features are loaded only for models that use them.
     """
     loader = settings.loader
     loader = loader.changed(cache=loader.memory.cache_bytes(dataset.feature_bytes))

@@ -143,7 +143,7 @@ def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(typed, tmp_path) -> 
 
 
 def test_weights_change_what_is_learned_and_rows_of_weight_0_are_not(tmp_path) -> None:
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(17)
     weights = rng.integers(0, 2, shop.NUM_CUSTOMERS).astype(np.float32) * 3
     kind, values = shop.labels()["past"]
     wrong = np.where(weights == 0, 1 - values, values)
@@ -172,7 +172,12 @@ def test_rows_without_times_are_nodes_and_may_repeat(typed, tmp_path) -> None:
     labels = shop.labels()["future"][1]
     parts = {"train": slice(0, 200), "valid": slice(200, 250), "test": slice(250, 300)}
     tables = {
-        f"still.{part}": {"type": "customer", "nodes": nodes[chosen], "labels": labels[nodes[chosen]]}
+        f"still.{part}": {
+            "type": "customer",
+            "nodes": nodes[chosen],
+            "labels": labels[nodes[chosen]],
+            "kind": "binary",
+        }
         for part, chosen in parts.items()
     }
     with closing(shop.write_shop(tmp_path / "shop", tables=tables)) as dataset:
@@ -186,7 +191,7 @@ def test_rows_without_times_are_nodes_and_may_repeat(typed, tmp_path) -> None:
         same = [rows[repeated == node] for node in np.unique(repeated)]
         assert all(np.allclose(each, each[0], atol=1e-6) for each in same)
         with pytest.raises(
-            ConfigError, match="the rows of table 'past.test' have times, and the rows that the network"
+            ConfigError, match=r"the rows of table 'past\.test' have times, and the rows that the network"
         ):
             predicted(dataset, tmp_path / "run", "past.test")
 
@@ -301,7 +306,10 @@ def test_the_command_trains_and_writes_a_row_for_each_row(typed, tmp_path, capsy
             {"task": "regression"},
             "--task regression does not fit table 'past' of .*, which has labels of kind classes",
         ),
-        ({"links": LinkConfig(metric="rmse")}, "metric rmse .* is not defined for labels of the kind classes"),
+        (
+            {"links": LinkConfig(metric="rmse")},
+            "metric rmse .* is not defined for labels of the kind classes",
+        ),
     ],
 )
 def test_what_does_not_fit_the_rows_is_refused(typed, changes, message) -> None:
@@ -324,5 +332,5 @@ def test_a_small_budget_names_one_that_is_enough(typed, tmp_path) -> None:
     loader = LOADER.changed(memory_budget=60_000_000)
     with pytest.raises(BudgetError) as refused:
         fit(typed, "past", tmp_path / "small", loader=loader)
-    named = re.search(r"memory_budget=(\d+)|--memory-budget (\S+)", str(refused.value))
+    named = re.search(r'memory_budget="(\w+)"', str(refused.value))
     assert named is not None, str(refused.value)
