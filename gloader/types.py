@@ -108,6 +108,7 @@ IdArray: TypeAlias = NDArray[np.int64]  # global ids, or positions
 LocalArray: TypeAlias = NDArray[np.int32]  # local ids, or positions in a batch
 Relation: TypeAlias = tuple[str, str, str]  # source type, name, destination type
 
+NO_TIME: Final = -(2**63)  # the time of a row without one: the least int64, which is earlier than every seed
 NO_EDGE: Final = -1  # marks a missing edge, in place of its position or row
 
 ANY_RELATION: Final = "*"  # stands for every relation without its own fan-outs
@@ -181,6 +182,17 @@ class LinkRows(ByShapes):
     times: IdArray | None = None  # (n,) int64 seconds; None if the table has no times
     # (n, k) each row's negative destinations from the table; None if the table has none
     negatives: IdArray | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TaskRows(ByShapes):
+    """Rows of a task table: n nodes of one type, whose labels the model predicts."""
+
+    nodes: IdArray  # (n,) ids within the table's node type
+    times: IdArray | None = None  # (n,) int64 seconds; None if the table has no times
+    # (n,) int64 classes, -1 where unknown, or (n, k) float32 values, NaN where unknown; None if the table has no labels
+    labels: NDArray[Any] | None = None
+    weights: NDArray[np.float32] | None = None  # (n,) at least 0; None if the table has no weights
 
 
 class LinkReader(Protocol):
@@ -642,6 +654,11 @@ class ReadyBatch(ByShapes):
     nodes: IdArray  # (U,) global ids; the first ``num_seeds`` are the seeds
     num_seeds: int
     trees: LocalArray | None = None  # (U,) see `SampledBatch`
+    # The rest is for rows of a task table, see `HeteroReadyBatch`.
+    row_ids: IdArray | None = None
+    weights: torch.Tensor | None = None
+    row_seeds: torch.Tensor | None = None
+    row_age: torch.Tensor | None = None  # (U,)
 
     @property
     def typed(self) -> HeteroReadyBatch:
@@ -654,6 +671,10 @@ class ReadyBatch(ByShapes):
             nodes={NODE: self.nodes},
             num_seeds={NODE: self.num_seeds},
             trees=None if self.trees is None else {NODE: self.trees},
+            row_ids=self.row_ids,
+            weights=self.weights,
+            row_seeds=self.row_seeds,
+            row_age=None if self.row_age is None else {NODE: self.row_age},
         )
 
 
@@ -673,6 +694,15 @@ class HeteroReadyBatch(ByShapes):
     nodes: Mapping[str, IdArray]  # (U_t,) ids within the type
     num_seeds: Mapping[str, int]
     trees: Mapping[str, LocalArray] | None = None  # (U_t,) see `HeteroBatch`
+    # The rest is None, unless the batch has rows of a task table. Then ``y`` has their labels, -1 without labels.
+    row_ids: IdArray | None = None  # (B,) rows of the table
+    weights: torch.Tensor | None = None  # (B,) float32 weights of the rows; None without weights
+    # (B,) int64, the seed of each row as an index among the seeds of its type, for rows without times, whose nodes may
+    # repeat while seeds do not. None means that row i is seed i.
+    row_seeds: torch.Tensor | None = None
+    # By type whose nodes have times: (U_t,) float32 seconds, the seed's time less the node's, NaN where a node has no
+    # time. None if the rows have no times, or no type has.
+    row_age: Mapping[str, torch.Tensor] | None = None
 
     @property
     def typed(self) -> HeteroReadyBatch:

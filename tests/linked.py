@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.dataset.writer import DatasetWriter, EdgeTableWriter, LinkTableWriter
+    from gloader.dataset.table_writers import LinkTableWriter
+    from gloader.dataset.writer import DatasetWriter, EdgeTableWriter
     from gloader.types import IdArray, LinkRows, Relation
 
 BUYS, BOUGHT = ("user", "buys", "item"), ("item", "rev_buys", "user")

@@ -77,6 +77,9 @@ def digest(batch: ReadyBatch | HeteroReadyBatch | LinkBatch) -> str:
     nodes = [*batch.nodes.values()] if is_typed else [batch.nodes]
     x = [*batch.x.values()] if is_typed else [batch.x]
     arrays = [*nodes, *(rows.numpy() for rows in x), batch.y.numpy()]
+    arrays += [] if batch.row_ids is None else [batch.row_ids]
+    of_rows = (batch.weights, batch.row_seeds, *(batch.typed.row_age or {}).values())
+    arrays += [tensor.numpy() for tensor in of_rows if tensor is not None]
     for block in [block for hop in batch.blocks for block in hop.values()] if is_typed else batch.blocks:
         found.update(f"{block.num_src} {block.num_dst}".encode())
         arrays += [

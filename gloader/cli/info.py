@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.dataset.link_table import LinkTable
     from gloader.dataset.tables import EdgeTable, FeatureRows, NodeTable
+    from gloader.dataset.task_table import TaskTable
 
 _OBJECTS = ObjectSettings()
 # Entries of the metadata that `_notes` leaves out: they have lines of their own, or are not shown.
@@ -33,6 +34,7 @@ _OWN_LINES = frozenset(
         "node_types",
         "relations",
         "links",
+        "tables",
         "receipt",
         "encoders",  # the receipt has a line on the columns, and --json has all
         "hops",
@@ -101,8 +103,9 @@ def summary(dataset: "Dataset") -> dict[str, object]:
                 "feature_dim": table.feature_dim,
                 "feature_dtype": table.feature_dtype if table.has_features else None,
                 "feature_bytes": table.feature_bytes,
-                "has_labels": table.has_labels and not dataset.is_for_links_alone,
+                "has_labels": table.has_labels and not dataset.is_for_tables_alone,
                 **({} if table.key_kind is None else {"key_kind": table.key_kind}),
+                **({"has_row_times": True} if table.has_row_times else {}),
             }
             for table in dataset.node_tables.values()
         ],
@@ -138,9 +141,28 @@ def summary(dataset: "Dataset") -> dict[str, object]:
             }
             for table in dataset.link_tables.values()
         ],
+        **({"task_tables": _task_values(dataset)} if dataset.task_tables else {}),
         **({} if dataset.ranges is None else {"ranges": asdict(dataset.ranges)}),
         "metadata": dict(dataset.metadata),
     }
+
+
+def _task_values(dataset: "Dataset") -> list[dict[str, object]]:
+    """Return the task tables as JSON values."""
+    return [
+        {
+            "name": table.name,
+            "node_type": table.node_type,
+            "num_rows": table.num_rows,
+            "label_kind": table.label_kind,
+            "label_names": table.label_names,
+            "num_classes": table.num_classes,
+            "has_times": table.has_times,
+            "has_weights": table.has_weights,
+            "num_bytes": table.num_bytes,
+        }
+        for table in dataset.task_tables.values()
+    ]
 
 
 # Each of the next functions returns lines for the screen, as names and texts, or the text of one line.
@@ -160,6 +182,7 @@ def _describe(dataset: "Dataset") -> dict[str, str]:
         **rows,
         **{f"links {name}": text for name, text in links.items()},
         **_hops(dataset.metadata.get("hops")),
+        **{f"table {table.name}": _tasks(table) for table in dataset.task_tables.values()},
         "fingerprint": dataset.fingerprint,
         **{name.replace("_", " "): text for name, text in _notes(dataset.metadata)},
     }
@@ -167,7 +190,7 @@ def _describe(dataset: "Dataset") -> dict[str, str]:
 
 def _labels(dataset: "Dataset", of_type: str) -> dict[str, str]:
     """Return the lines about classes and splits; ``of_type`` names the labelled type, if there are several."""
-    if dataset.is_for_links_alone:  # such a dataset's single class and empty splits belong to no node
+    if dataset.is_for_tables_alone:  # such a dataset's single class and empty splits belong to no node
         return {"labels": "none"}
     splits, width = dataset.labelled.split_sizes, dataset.label_width
     classes = {"classes": f"{dataset.num_classes:,}{of_type}{_label_names(dataset)}"}
@@ -215,14 +238,15 @@ def _typed_tables(dataset: "Dataset") -> dict[str, str]:
 
 def _nodes(table: "NodeTable", dataset: "Dataset") -> str:
     """Return a node type's number of nodes, its features, and whether it has labels."""
-    labels = ", labels" if table.has_labels and not dataset.is_for_links_alone else ""
+    labels = ", labels" if table.has_labels and not dataset.is_for_tables_alone else ""
     rows = table.feature_rows
     return f"{table.num_nodes:,}, {'no features' if rows is None else _features(rows)}{labels}{_keys(table)}"
 
 
 def _keys(table: "NodeTable") -> str:
-    """Return the kind of a node type's keys, or no text without keys."""
-    return "" if table.key_kind is None else f", keys {table.key_kind}"
+    """Return the kind of a node type's keys, and whether nodes have times, or no text without both."""
+    keys = "" if table.key_kind is None else f", keys {table.key_kind}"
+    return f"{keys}, times" if table.has_row_times else keys
 
 
 def _features(rows: "FeatureRows") -> str:
@@ -275,6 +299,17 @@ def _hops(hops: object) -> dict[str, str]:
 def _plain(value: object) -> str:
     """Return a note as text."""
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _tasks(table: "TaskTable") -> str:
+    """Return a task table's rows, labels and bytes. A task table lists rows to predict."""
+    kind, classes = table.label_kind, f"{table.num_classes:,} class{'es' * (table.num_classes != 1)}"
+    columns = f"{table.num_classes:,} column{'s' * (table.num_classes != 1)}, {kind}"
+    labels = "no labels" if kind is None else classes if kind == "classes" else columns
+    parts = [f"{table.num_rows:,} rows of {table.node_type}", labels]
+    parts += ["times"] if table.has_times else []
+    parts += ["weights"] if table.has_weights else []
+    return ", ".join([*parts, format_bytes(table.num_bytes)])
 
 
 def _notes(metadata: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -187,6 +187,9 @@ class SourceFlags:
     """Edge features: columns such as amount,kind, an array's name, a file, or none."""
     root: Path | None = None
     """ogb: folder for the downloaded data."""
+    task_tables: str | None = None
+    """relbench: the tasks that become tables, such as driver-dnf,driver-position. Columns that one of them may not see
+    are left out. Default: all tasks of the folder."""
     seed: int = 0
     """Key of random splits, and of synthetic graphs without a seed of their own."""
 
@@ -249,6 +252,8 @@ def prepare(
         uploaded = upload(screen, target, out, overwrite=conversion.overwrite) if is_url(out) else {}
     path = shown_url(out) if is_url(out) else str(report.path)
     task = " --task link" if TRAIN in report.links else ""
+    if report.tables:
+        task = f" --table {next(iter(report.tables)).removesuffix('.train')}"
     model = " --model rsage" if report.kind == "hetero" else ""
     train = f"gloader train --dataset {shlex.quote(path)}{task}{model}"
     if conversion.ranges is not None:
@@ -322,13 +327,14 @@ def _tables(report: "PrepareReport") -> dict[str, str]:
         name: f"{node_type.num_nodes:,} nodes, "
         + (f"{node_type.feature_dim:,} x {report.feature_dtype}" if node_type.feature_dim else "no features")
         + (" averaged over neighbours" if node_type.is_derived else "")
-        + (", labels" if name == report.labelled else "")
+        + (", labels" if name == report.labelled and not report.tables else "")
         for name, node_type in report.node_types.items()
     }
     relations = {
         name: f"{_edges(relation)} edges{_columns(relation)}" for name, relation in report.relations.items()
     }
-    return {**types, **relations, **_links(report)}
+    tables = {f"table {name}": text for name, text in report.tables.items()}
+    return {**types, **relations, **_links(report), **tables}
 
 
 def _edges(counts: "PrepareReport | RelationReport") -> str:

@@ -26,6 +26,7 @@ from gloader.convert.readers.attributes import Attributes, EdgeStore, NodeStore,
 from gloader.convert.readers.node_arrays import count_classes, random_splits
 from gloader.convert.receipt import NO_SPLIT
 from gloader.convert.source import Source
+from gloader.convert.task_tables import array_row_times, array_tasks
 from gloader.core.fanouts import parse_relation
 from gloader.core.ids import RangePart
 from gloader.core.near_names import near_options
@@ -63,7 +64,8 @@ _COLUMNS = (EDGE_FEATURES, EDGE_TIMES)
 _SPLITS = ("train", "valid", "test")
 _LABELS = ("labels_as", "label_names")
 _OPTIONS = (*_LABELS, "memory_budget", *PrepareOptions.__dataclass_fields__)
-_OF_HETERO = (*_SPLITS, "seed", "name", "num_classes", "feature_dtype", "links", *_OPTIONS)
+_TABLES = ("links", "tables", "row_time")
+_OF_HETERO = (*_SPLITS, "seed", "name", "num_classes", "feature_dtype", *_TABLES, *_OPTIONS)
 
 
 def tensor_of(array: NDArray[Any]) -> Any:
@@ -140,7 +142,7 @@ def given_columns(arrays: Mapping[str, NDArray[Any]], *, where: str, num_edges: 
     )
 
 
-@near_options("Dataset.from_numpy", (*_TOPOLOGY, *_COLUMNS, *_SPLITS, "links", *_OPTIONS))
+@near_options("Dataset.from_numpy", (*_TOPOLOGY, *_COLUMNS, *_SPLITS, *_TABLES, *_OPTIONS))
 def write_numpy(
     path: str | os.PathLike[str],
     *,
@@ -172,6 +174,10 @@ def write_numpy(
     label_names : names of the classes, or of the k columns
     links : link tables by name. Each is a mapping with "edge_index" (2, n) and optional "labels" (n,), "times" (n,) and
         "negatives" (n, k) destinations
+    tables : task tables by name, such as "churn.train", whose rows are to be predicted. Each is a mapping with "nodes"
+        (n,) and optional "times" (n,) in seconds, "labels" (n,) or (n, k), "weights" (n,), "kind" of the labels
+        ("classes", "binary", "multilabel" or "values"), "names" and "num_classes"
+    row_time : (N,) int64 seconds, -2**63 where there is none, or datetime64, the time of each node
     edge_split : shares for train, valid and test, such as (0.8, 0.1, 0.1); ``seed`` decides each edge's part
     ranges : "0/4" or (0, 4) to write only the first quarter of each matrix's rows. By default, all rows are written
     symmetrize, self_loops, deduplicate, dtype, allow_nan, missing, order, edge_split_by, overwrite : fields of
@@ -187,6 +193,7 @@ def write_numpy(
     SourceError, ShapeError, GraphError, BudgetError, StoreExistsError, StoreWriteError
         As `gloader.convert.prepare.prepare`.
     """
+    times = arrays_and_options.pop("row_time", None)
     # All other keywords are options. The preparation refuses unknown options.
     arrays = {name: arrays_and_options.pop(name, None) for name in (*_TOPOLOGY, *_COLUMNS, *_SPLITS)}
     # `Attributes` finds arrays by PyG's and OGB's names, such as "train_idx", which takes both ids and masks.
@@ -219,6 +226,8 @@ def write_numpy(
         labels=classes,
         splits=attributes.splits(len(rows)) or random_splits(classes, seed=seed),
         links=array_tables(arrays_and_options.pop("links", None) or {}),
+        tables=array_tasks(arrays_and_options.pop("tables", None) or {}),
+        row_times=None if times is None else array_row_times(times, where="from_numpy: row_time"),
     )
     _write(source, path, arrays_and_options, seed=seed)
 
@@ -261,6 +270,8 @@ def write_hetero(
     add_reverse : add (b, "rev_" + r, a) for each relation (a, r, b) without a reverse, after all others
     links : link tables by name; see `write_numpy`. With several relations, each has its "relation", and optionally its
         "reverse" relation
+    tables : task tables by name; see `write_numpy`. Each has the "type" of its nodes
+    row_time : (N,) times of the nodes by type; see `write_numpy`
     edge_split : shares for train, valid and test, which divide the edges of ``edge_split_relation``, a relation or its
         name
     reverse : reverse relations, such as {"buys": "bought_by"}. They lose the held-out edges too, which they would
@@ -304,6 +315,8 @@ def write_hetero(
         )
     }
     counts = _counts(given, classes, pairs) if num_nodes is None else dict(num_nodes)
+    times = options.pop("row_time", None) or {}
+    _require_known("row times", "node type", times, counts)
     _require_known("features", "node type", given, counts)
     _require_known("labels", "node type", classes, counts)
     texts = [relation_text(relation) for relation in pairs]
@@ -332,7 +345,18 @@ def write_hetero(
         ),
     )
     # The receipt gets no notes on the roles of columns, because the user gave each array under the keyword of its role.
-    source = replace(source, links=array_tables(options.pop("links", None) or {}), column_notes=())
+    source = replace(
+        source,
+        nodes=tuple(
+            replace(each, row_times=array_row_times(times[each.name], where=f"row_time[{each.name!r}]"))
+            if each.name in times
+            else each
+            for each in source.nodes
+        ),
+        links=array_tables(options.pop("links", None) or {}),
+        tables=array_tasks(options.pop("tables", None) or {}),
+        column_notes=(),
+    )
     _write(source, path, options, num_classes=num_classes, seed=seed)
 
 
@@ -409,8 +433,8 @@ def write_dgl(
 
 
 def needs_labels(options: Mapping[str, Any]) -> bool:
-    """True if no option makes link tables, so that the dataset's task needs node labels. Pure."""
-    return not any(options.get(key) for key in ("links", "edge_split", "edge_tables"))
+    """True if no option makes link tables or task tables, so that the dataset's task needs node labels. Pure."""
+    return not any(options.get(key) for key in ("links", "tables", "edge_split", "edge_tables"))
 
 
 def _saved(

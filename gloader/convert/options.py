@@ -163,6 +163,7 @@ class SourceOptions:
     edge_time: str | None = None  # the column of edge times; None means edge_time, if it exists
     edge_features: str | None = None  # the columns of edge features; None means the usual names
     root: Path | None = None  # for ogb:NAME, the folder for downloaded data
+    task_tables: str | None = None  # for relbench:DIR, the tasks to take, such as "churn,sales"; None for all
     needs_labels: bool = True  # False if edges are predicted, so that nodes may be unlabelled
     # Labels are classes (N,), or values (N, k) to predict. None means that the array decides; see `to_labels`.
     labels_as: LabelsAs | None = None

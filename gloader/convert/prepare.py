@@ -33,6 +33,7 @@ from gloader.convert.receipt import Receipt
 from gloader.convert.source import MeanOf
 from gloader.convert.source_check import check_source
 from gloader.convert.stored_parts import StreamedColumn, stored_column
+from gloader.convert.task_tables import write_tasks
 from gloader.core.paths import bytes_on_disk, nearest_existing
 from gloader.core.units import format_bytes
 from gloader.dataset.encoders import METADATA_KEY
@@ -104,6 +105,7 @@ class PrepareReport:
     key_seconds: float = 0.0  # time to number the keys, and to read the labels and columns of their tables
     peak_bytes: int = 0  # peak memory without Python, libraries and kernels, measured between chunks
     links: dict[str, LinkReport] = field(default_factory=dict)  # a report for each link table
+    tables: dict[str, str] = field(default_factory=dict)  # a text on each task table, "909 rows of users"
     # Short texts about the conversion by name, such as "not used"; also stored in the dataset.
     receipt: dict[str, str] = field(default_factory=dict)
 
@@ -141,8 +143,9 @@ class PrepareReport:
         """Return the report as JSON values. For one type, it has counts instead of types and relations."""
         values = asdict(self) | {"path": str(self.path)}
         path, kind = values.pop("path"), values.pop("kind")
-        if not self.key_seconds:
-            values.pop("key_seconds")
+        for name in ("key_seconds", "tables"):
+            if not values[name]:
+                values.pop(name)
         if kind == "hetero":
             omitted = ("edge_feature_dtype", "order", "order_seconds")
             return {"path": path} | {name: each for name, each in values.items() if name not in omitted}
@@ -277,6 +280,7 @@ def _prepare(
         _FeatureWriter(graph, order, writer, plan, options, progress).write()
         features_done = time.perf_counter()
         _write_keys(graph, order, writer, plan, progress)
+        write_tasks(graph, writer, new_ids=None if order is None else order.new_ids)
         labelled = writer.nodes(graph.labelled)
         labelled.labels(graph.labels)
         writer.annotate(**_label_entry(graph))
@@ -304,6 +308,7 @@ def _prepare(
         spilled_bytes=sum(sort.spilled_bytes for sort in edges.values()),
         budget_bytes=plan.budget_bytes,
         links=links,
+        tables={each.name: f"{len(each.nodes):,} rows of {each.node_type}" for each in graph.tables},
         receipt=lines,
     )
 

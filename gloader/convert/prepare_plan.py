@@ -34,6 +34,7 @@ from gloader.convert.node_order import (
 )
 from gloader.convert.options import PARTS, EdgeRules
 from gloader.convert.receipt import marked_bytes
+from gloader.convert.task_tables import task_arrays, task_bytes
 from gloader.core.dtypes import STORED_DTYPES, feature_dtype
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError
@@ -172,7 +173,8 @@ def plan_prepare(source: AnySource, options: PrepareOptions, *, budget_bytes: in
     )
     parts += _mean_sizes(graph, dims, options, budget_bytes=free, num_shares=num_shares)
     num_bytes = sum(part.dataset_bytes for part in parts) + graph.labels.nbytes + graph.splits.num_bytes
-    num_arrays = sum(part.num_arrays for part in parts) + 4  # labels and three splits
+    num_bytes += task_bytes(graph)
+    num_arrays = sum(part.num_arrays for part in parts) + 4 + task_arrays(graph)  # 4: labels and three splits
     if options.order != "none":
         num_bytes, num_arrays = num_bytes + 8 * graph.labels.shape[0], num_arrays + 1  # the original ids
     return PreparePlan(

@@ -18,7 +18,7 @@ from gloader.convert.readers.filled_rows import FilledRows
 from gloader.convert.source import RandomSplits, edges_over
 from gloader.dataset.schema import relation_text
 from gloader.dataset.values import has_label, label_kind_of
-from gloader.types import EDGE, NODE
+from gloader.types import EDGE, NO_TIME, NODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -73,8 +73,8 @@ class _Tally:
         low = min(int(chunk.src.min()), int(chunk.dst.min()))
         self.low = low if self.high < 0 else min(self.low, low)
         self.high = max(self.high, int(chunk.src.max()), int(chunk.dst.max()))
-        if chunk.time is not None:
-            earliest, latest = int(chunk.time.min()), int(chunk.time.max())
+        if chunk.time is not None and len(times := chunk.time[chunk.time != NO_TIME]):
+            earliest, latest = int(times.min()), int(times.max())
             self.earliest = earliest if self.earliest is None else min(self.earliest, earliest)
             self.latest = latest if self.latest is None else max(self.latest, latest)
 

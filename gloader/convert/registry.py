@@ -40,6 +40,7 @@ _OPENERS = {
     "dglcsv": ("dgl_csv", "open_dgl_csv", "dglcsv:DIR"),
     "graphbolt": ("graphbolt", "open_graphbolt", "graphbolt:DIR"),
     "tables": ("graph_folder", "open_tables", "tables:DIR"),
+    "relbench": ("relbench", "open_relbench", "relbench:DIR"),
     "igb": ("igb", "open_igb", "igb:DIR"),
     "igbh": ("igb", "open_igbh", "igbh:DIR"),
     "mag240m": ("mag", "open_mag240m", "mag240m:DIR"),
@@ -57,6 +58,7 @@ _DEEP = {
     "mag240m": "mag240m_paths",
     "mag240m-papers": "papers_paths",
     "tables": "source_paths",
+    "relbench": "source_paths",
     "dglcsv": "source_paths",
     "graphbolt": "source_paths",
 }
@@ -173,6 +175,10 @@ def _require_columns(source: AnySource | KeyedGraph, options: SourceOptions, spe
         raise ConfigError(
             f"--nodes, --keys and --dangling are about edges:FILE, and {shown(spec)} has no such file; a graph.yaml "
             "says file, key and dangling itself"
+        )
+    if options.task_tables is not None and not spec.startswith("relbench:"):
+        raise ConfigError(
+            f"--task-tables is about relbench:DIR, and {shown(spec)} has no tasks; leave it out"
         )
     named = options.src or options.dst
     if named is not None and not spec.startswith("edges:"):

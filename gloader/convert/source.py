@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gloader.core.keys import KeyChunk, KeyKind
     from gloader.dataset.encoders import Encoders
     from gloader.dataset.schema import DatasetKind
+    from gloader.dataset.values import LabelKind
     from gloader.types import IdArray, Relation
 
 # The end of messages about missing labels: the alternative to labels.
@@ -197,6 +198,8 @@ class Source:
     row_ids: IdArray | None = None  # (N,) each feature row's node; None means that row i belongs to node i
     resident_bytes: int = 0  # memory that the streams keep all the time, such as row offsets
     links: tuple[LinkSource, ...] = ()  # tables of edges to predict
+    tables: tuple[TaskSource, ...] = ()  # tables of rows to predict
+    row_times: IdArray | None = None  # (N,) int64 seconds, the least int64 for a node without a time
     # Lines on the columns' roles, such as "edges: src and dst of e.csv, amount is the weight", for the receipt: the
     # conversion's printed summary.
     column_notes: tuple[str, ...] = ()
@@ -204,7 +207,13 @@ class Source:
 
     def graph(self) -> GraphSource:
         """Return the graph as a `GraphSource`. Pure."""
-        nodes = NodeSource(name=NODE, num_nodes=self.num_nodes, features=self.features, row_ids=self.row_ids)
+        nodes = NodeSource(
+            name=NODE,
+            num_nodes=self.num_nodes,
+            features=self.features,
+            row_ids=self.row_ids,
+            row_times=self.row_times,
+        )
         relation = RelationSource(
             relation=EDGE, edges=self.edges, edge_features=self.edge_features, edge_file=self.edge_file
         )
@@ -221,6 +230,7 @@ class Source:
             splits=self.splits,
             resident_bytes=self.resident_bytes,
             links=self.links,
+            tables=self.tables,
             column_notes=self.column_notes,
             unused=self.unused,
         )
@@ -273,6 +283,32 @@ class LinkSource:
     where: str  # the file or source, for messages
     relation: str | None = None  # "author:writes:paper", or only "writes"; None means the only relation
     reverse: str | None = None  # the reverse relation; None means that the conversion finds it by its name
+    is_free: bool = (
+        False  # True if the graph has no relation of this name, so that no row is an edge of the graph
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSource:
+    """A task table that a conversion writes: rows to predict, each of them a node."""
+
+    name: str  # the table's name in the dataset, such as "churn.train"
+    node_type: str  # the type of the nodes
+    nodes: IdArray  # (n,) ids within the type
+    where: str  # the file or source, for messages
+    times: IdArray | None = None  # (n,) int64 seconds
+    # (n,) int64 classes, -1 where unknown, or (n, k) float32 values, NaN where unknown; None without labels
+    labels: NDArray[Any] | None = None
+    weights: NDArray[np.float32] | None = None  # (n,)
+    label_kind: LabelKind | None = None  # None without labels
+    label_names: tuple[str, ...] = ()  # names of the classes, or of the k columns; empty without names
+    num_classes: int = 0  # number of classes, or of columns k; 0 without labels
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all columns."""
+        columns = (self.nodes, self.times, self.labels, self.weights)
+        return sum(each.nbytes for each in columns if each is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,6 +343,7 @@ class NodeSource:
     row_ids: IdArray | None = None  # (N,) each feature row's node; None means that row i belongs to node i
     keys: NodeKeys | None = None  # None means that the source identifies nodes by their ids
     encoders: Encoders | None = None  # the rules by which columns of a table became the features
+    row_times: IdArray | None = None  # (N,) int64 seconds, the least int64 for a row without a time
 
     @property
     def given(self) -> FeatureStream | None:
@@ -344,6 +381,7 @@ class GraphSource:
     kind: DatasetKind = "hetero"
     resident_bytes: int = 0  # memory that the streams keep all the time, such as row offsets
     links: tuple[LinkSource, ...] = ()  # tables of edges to predict
+    tables: tuple[TaskSource, ...] = ()  # tables of rows to predict
     column_notes: tuple[str, ...] = ()  # lines for the receipt on the columns' roles
     unused: tuple[str, ...] = ()  # parts of the source that the dataset will not have
     key_note: str = ""  # line for the receipt on keys; empty without keys

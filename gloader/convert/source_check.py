@@ -12,6 +12,7 @@ import numpy as np
 
 from gloader.convert.derived import derivation_order
 from gloader.convert.readers.node_arrays import check_splits, count_classes, few_classes
+from gloader.convert.task_tables import check_tasks
 from gloader.dataset.schema import checked_schema
 from gloader.dataset.values import MAX_CLASSES, first_infinite
 from gloader.errors import ConfigError, ShapeError, SourceError
@@ -36,7 +37,8 @@ def check_source(source: AnySource) -> None:
     GraphError
         A name cannot be stored, a relation occurs twice, or a relation names an unknown type.
     ShapeError
-        There is not one feature row or label per node, or one feature row per edge. Or a row has no columns.
+        There is not one feature row or label per node, or one feature row per edge. Or a row has no columns, or
+        columns of a task table do not fit.
     SourceError
         A type occurs twice, a label is not a class, the splits are malformed, or derived features have no source.
     ConfigError
@@ -62,6 +64,7 @@ def check_source(source: AnySource) -> None:
         _check_classes(graph.labels, count, graph.num_classes, where)
     _check_names(graph.label_names, graph.num_classes, where)
     check_splits(graph.splits, graph.labels, where=where)
+    check_tasks(graph)
 
 
 def _check_counts(num_nodes: int, num_classes: int, where: str) -> None:

@@ -1,8 +1,8 @@
 """Orders of seeds and rows: permutations keyed by (seed, epoch), and the batches cut from them.
 
 A step is one update of the model: every rank computes one batch. `StepCut` cuts an epoch's items into steps, and a step
-into the batches of the ranks. The items are seeds (`EpochOrder`) or rows of a link table, which lists edges to predict
-(`RowOrder`). `EpochOrder` holds the permutation of its seeds. `RowOrder` computes the needed entries of a long
+into the batches of the ranks. The items are seeds (`EpochOrder`), or rows of a table, which lists edges or nodes to
+predict (`RowOrder`). `EpochOrder` holds the permutation of its seeds. `RowOrder` computes the needed entries of a long
 permutation instead. `Draws` are an epoch's random draws from the seeds, with or without replacement. The loader's
 argument for them is `DrawnSeeds`. Loaders use an order through `num_batches`, `ready_epoch` and `seeds_of`.
 """
@@ -434,6 +434,7 @@ class RowOrder:
     expand_bytes: int = 0  # peak memory of one call of ``expand``, in bytes
     seed_blocks: int = 1  # as in `EpochOrder`, but only 1 is allowed
     seed_window: int = 1  # as in `EpochOrder`, but only 1 is allowed
+    noun: str = "edges"  # the items, for messages
     _held: HeldEpochs = field(
         init=False, repr=False, compare=False, default_factory=lambda: HeldEpochs(EPOCHS_HELD)
     )
@@ -443,7 +444,7 @@ class RowOrder:
         for name in ("seed_blocks", "seed_window"):
             if (value := getattr(self, name)) != 1:
                 raise ConfigError(f"{name} is {value}; rows of a table have no neighbours: it must be 1")
-        self.cut.check(noun="edges")
+        self.cut.check(noun=self.noun)
 
     @property
     def cut(self) -> StepCut:

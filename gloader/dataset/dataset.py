@@ -1,9 +1,10 @@
 """A dataset directory with one or several node types: topology, features, labels and splits, committed together.
 
 The commit record ``dataset.json`` is written last. It lists all arrays with their checksums. A table has the arrays of
-one node type, one relation (edge type) or one link table (edges to predict). A homogeneous dataset has one node type
-and one relation, without names. The labelled type is the one node type with labels and splits. The *mirror* of a
-dataset at a URL is a partial copy on the local disk. Most properties of `Dataset` return those of its tables.
+one node type, one relation (edge type), one link table (edges to predict) or one task table (rows to predict). A
+homogeneous dataset has one node type and one relation, without names. The labelled type is the one node type with
+labels and splits. The *mirror* of a dataset at a URL is a partial copy on the local disk. Most properties of `Dataset`
+return those of its tables.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from gloader.dataset.link_table import LinkTable
     from gloader.dataset.schema import DatasetKind
     from gloader.dataset.tables import EdgeTable, FeatureRows, NodeTable
+    from gloader.dataset.task_table import TaskTable
     from gloader.dataset.values import LabelKind, ValueLimits
     from gloader.samplers import CscGraph
     from gloader.ssd_store import FeatureStore
@@ -75,6 +77,7 @@ class Dataset:
     node_tables : each type's nodes, in record order
     edge_tables : each relation's edges, in record order
     link_tables : the sets of edges to predict, by name
+    task_tables : the sets of rows to predict, by name
 
     Raises
     ------
@@ -96,7 +99,10 @@ class Dataset:
         self.node_tables: Mapping[str, NodeTable]
         self.edge_tables: Mapping[Relation, EdgeTable]
         self.link_tables: Mapping[str, LinkTable]
-        self.node_tables, self.edge_tables, self.link_tables = open_tables(root, manifest, schema, os_io)
+        self.task_tables: Mapping[str, TaskTable]
+        self.node_tables, self.edge_tables, self.link_tables, self.task_tables = open_tables(
+            root, manifest, schema, os_io
+        )
 
     def __repr__(self) -> str:
         """Return the sizes and the location as text."""
@@ -258,8 +264,8 @@ class Dataset:
     def to_numpy(self) -> dict[str, Any]:
         """Return all arrays in memory, in the form that `from_numpy` takes. Features are float32.
 
-        Edge features, edge times and link tables are included if they exist. With several types, the arrays have the
-        form that `from_numpy_hetero` takes.
+        Edge features, times, link tables and task tables are included if they exist. With several types, the arrays
+        have the form that `from_numpy_hetero` takes.
         """
         return arrays_of(self)
 
@@ -313,10 +319,10 @@ class Dataset:
         return next(table for table in self.node_tables.values() if table.has_labels)
 
     @property
-    def is_for_links_alone(self) -> bool:
-        """True if only edges are predicted: link tables exist, there is one class, and the splits are empty."""
+    def is_for_tables_alone(self) -> bool:
+        """True if only the rows of tables are predicted: tables exist, there is one class, and the splits are empty."""
         sizes = self.labelled.split_sizes.values()
-        return bool(self.link_tables) and self.num_classes == 1 and not any(sizes)
+        return bool(self.link_tables or self.task_tables) and self.num_classes == 1 and not any(sizes)
 
     def link_table(self, name: str) -> LinkTable:
         """Return the link table ``name``.
@@ -341,6 +347,24 @@ class Dataset:
                 f"{available}. `gloader prepare --edge-table NAME=FILE` makes a link table of pairs, and so does "
                 "links={NAME: ...} in Python"
             ) from None
+
+    def task_table(self, name: str) -> TaskTable:
+        """Return the task table ``name``, or the table ``name`` + ".train", in which a task's model learns.
+
+        Raises
+        ------
+        ConfigError
+            There is no such table. The message lists all tables.
+        """
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"rows to predict are given by the name of a task table, not by a {type(name).__name__}"
+            )
+        for full in (name, f"{name}.train"):
+            if full in self.task_tables:
+                return self.task_tables[full]
+        available = ", ".join(map(repr, self.task_tables)) or "none; tables={NAME: ...} in Python makes some"
+        raise ConfigError(f"{self.location} has no table {name!r} of rows to predict; it has {available}")
 
     def feature_rows(self, *, edges: bool) -> tuple[FeatureRows, ...]:
         """Return the feature matrices of all node types. With ``edges``, the relations' matrices follow."""
@@ -632,6 +656,8 @@ def arrays_of(dataset: Dataset) -> dict[str, Any]:
         for name, arrays in columns.items()
     }
     links = {name: _links(table) for name, table in dataset.link_tables.items()}
+    tasks = {name: _tasks(table, dataset.kind) for name, table in dataset.task_tables.items()}
+    times = {name: table.row_times for name, table in nodes.items() if table.has_row_times}
     # One column of whole numbers would become classes again, so the arrays say that the labels are values.
     of_labels: dict[str, Any] = {} if dataset.label_kind == "classes" else {"labels_as": "values"}
     of_labels |= {} if dataset.label_names is None else {"label_names": dataset.label_names}
@@ -648,6 +674,8 @@ def arrays_of(dataset: Dataset) -> dict[str, Any]:
             **edge_columns,
             **of_labels,
             **({"links": links} if links else {}),
+            **({"tables": tasks} if tasks else {}),
+            **({"row_time": times[table.name]} if times else {}),
         }
     for name, each in dataset.link_tables.items():
         links[name] |= {"relation": each.relation, "reverse": each.reverse_relation}
@@ -660,7 +688,11 @@ def arrays_of(dataset: Dataset) -> dict[str, Any]:
         "num_classes": dataset.num_classes,
         **splits,
         **of_labels,
-        **{name: column for name, column in {**columns, "links": links}.items() if column},
+        **{
+            name: column
+            for name, column in {**columns, "links": links, "tables": tasks, "row_time": times}.items()
+            if column
+        },
     }
 
 
@@ -673,6 +705,22 @@ def _links(table: LinkTable) -> dict[str, Any]:
         "edge_index": np.stack([rows.sources, rows.destinations]),
         **{name: column for name, column in columns.items() if column is not None},
     }
+
+
+def _tasks(table: TaskTable, kind: DatasetKind) -> dict[str, Any]:
+    """Return a task table's arrays and its kind of labels by the names that `Dataset.from_numpy` takes."""
+    with table.open(max_bytes=table.num_bytes) as opened:
+        rows = opened.read(np.arange(table.num_rows))
+    columns = {
+        "type": table.node_type if kind == "hetero" else None,
+        "times": rows.times,
+        "labels": rows.labels,
+        "weights": rows.weights,
+        "kind": table.label_kind,
+        "names": table.label_names,
+        "num_classes": table.num_classes or None,
+    }
+    return {"nodes": rows.nodes, **{name: value for name, value in columns.items() if value is not None}}
 
 
 def _edge_index(graph: CscGraph) -> IdArray:

@@ -1,5 +1,7 @@
 """Records and value rules for link tables: sets of edges to predict, each within one relation.
 
+A table's relation may also be free: the graph does not have it, as for recommendations, which are no edges.
+
 The array ``pairs`` (n, 4) has one row per edge: source, destination, position and reverse position. The position is the
 edge's index in the relation's ``indices``; the reverse position is the reverse edge's index in the reverse relation. -1
 means that the graph has no such edge. Optional arrays have labels (n,), times (n,) and negative destinations (n, k),
@@ -22,7 +24,14 @@ from gloader.core.malformed import shown
 from gloader.core.value_kernels import first_outside
 from gloader.dataset.schema import LinkRecord, relation_text
 from gloader.errors import FormatError
-from gloader.ssd_store.format.manifest import ALLOWED, LINKS_FEATURE, SEPARATOR, is_of_links, is_type_name
+from gloader.ssd_store.format.manifest import (
+    ALLOWED,
+    FREE_LINKS_FEATURE,
+    LINKS_FEATURE,
+    SEPARATOR,
+    is_of_links,
+    is_type_name,
+)
 from gloader.types import NO_EDGE
 
 if TYPE_CHECKING:
@@ -39,11 +48,12 @@ if TYPE_CHECKING:
 METADATA_KEY: Final = "links"  # the record's entry that describes the link tables
 # The plain names of a link table's arrays, without the table's folder.
 PAIRS, LINK_LABELS, TIMES, NEGATIVES = "pairs", "labels", "times", "negatives"
-# The allowed dtypes on disk, by array name.
+# The allowed dtypes on disk, by array name. Arrays are held in memory in this order, as far as they fit. Narrow ones
+# come first: on disk, each row costs a request for a full page, even if the row is narrow.
 LINK_DTYPES: Final[dict[str, tuple[str, ...]]] = {
-    PAIRS: ("int64",),
     LINK_LABELS: ("int64", "float32"),
     TIMES: ("int64",),
+    PAIRS: ("int64",),
     NEGATIVES: ("int32", "int64"),
 }
 PAIR_WIDTH: Final = 4  # columns of the pairs
@@ -63,7 +73,12 @@ def link_error(name: object, message: str) -> str:
 
 
 def wrong_table(
-    name: object, relation: Relation, reverse: Relation | None, schema: DatasetSchema
+    name: object,
+    relation: Relation,
+    reverse: Relation | None,
+    schema: DatasetSchema,
+    *,
+    may_be_free: bool = False,
 ) -> str | None:
     """Return a message about an invalid link table, or None. Pure.
 
@@ -72,13 +87,18 @@ def wrong_table(
     name : the table's name
     relation, reverse : the edges' relation, and the reverse relation or None
     schema : the dataset's types and relations
+    may_be_free : whether the graph may lack the relation; then no row has a position, and there is no reverse
     """
     if not is_type_name(name):
         return link_error(
             name, f"a name has {ALLOWED}, no '{SEPARATOR}' inside, and neither a dot nor a dash at its ends"
         )
+    is_free = may_be_free and reverse is None and schema.has_names and is_type_name(relation[1])
     for given in (relation, reverse):
-        if given is not None and given not in schema.relations:
+        is_known = given in schema.relations or (
+            is_free and {relation[0], relation[2]} <= schema.num_nodes.keys()
+        )
+        if given is not None and not is_known:
             allowed = ", ".join(map(relation_text, schema.relations[:20])) or "none"
             return link_error(name, f"there is no relation {relation_text(given)[:320]}; there are {allowed}")
     if reverse is not None and (reverse[0], reverse[2]) != (relation[2], relation[0]):
@@ -111,7 +131,11 @@ def read_links(root: Path, manifest: Manifest, schema: DatasetSchema) -> tuple[L
     if not isinstance(entries, dict):
         raise FormatError(f"{root}: {METADATA_KEY!r} must list relation, reverse and in_graph of each table")
     relations = {relation_text(relation): relation for relation in schema.relations}
-    tables = tuple(_read_entry(root, name, entry, relations, schema) for name, entry in entries.items())
+    may_be_free = FREE_LINKS_FEATURE in manifest.required_features
+    tables = tuple(
+        _read_entry(root, name, entry, relations, schema, may_be_free=may_be_free)
+        for name, entry in entries.items()
+    )
     left = {name for name in manifest.arrays if is_of_links(name)}  # arrays that no table has yet
     for table in tables:
         arrays = link_arrays(manifest.arrays, table)
@@ -128,19 +152,34 @@ def link_arrays(arrays: Mapping[str, ArrayRecord], table: LinkRecord) -> dict[st
 
 
 def _read_entry(
-    root: Path, name: str, entry: object, relations: Mapping[str, Relation], schema: DatasetSchema
+    root: Path,
+    name: str,
+    entry: object,
+    relations: Mapping[str, Relation],
+    schema: DatasetSchema,
+    *,
+    may_be_free: bool,
 ) -> LinkRecord:
-    """Return the checked record of the link table ``name`` from its entry in the commit record."""
+    """Return the checked record of the link table ``name`` from its entry in the commit record.
+
+    With ``may_be_free``, the graph may lack the table's relation.
+    """
     if not isinstance(entry, dict) or entry.keys() != _MEMBERS:
         raise FormatError(f"{root}: {link_error(name, 'it must have relation, reverse and in_graph')}")
     texts = [entry["relation"], *([] if entry["reverse"] is None else [entry["reverse"]])]
+    found: list[Relation] = []
     for text in texts:
-        if not isinstance(text, str) or text not in relations:
+        free = tuple(text.split(":")) if isinstance(text, str) and may_be_free else ()
+        if isinstance(text, str) and text in relations:
+            found.append(relations[text])
+        elif len(free) == 3:  # `wrong_table` checks its names
+            found.append(free)
+        else:
             allowed = ", ".join(list(relations)[:20]) or "none"
             message = f"{shown(text)} is no relation of the dataset; there are {allowed}"
             raise FormatError(f"{root}: {link_error(name, message)}")
-    relation, reverse = relations[texts[0]], relations[texts[1]] if len(texts) > 1 else None
-    if (wrong := wrong_table(name, relation, reverse, schema)) is not None:
+    relation, reverse = found[0], found[1] if len(found) > 1 else None
+    if (wrong := wrong_table(name, relation, reverse, schema, may_be_free=may_be_free)) is not None:
         raise FormatError(f"{root}: {wrong}")
     count = entry["in_graph"]
     if type(count) is not int or count < 0:

@@ -18,13 +18,23 @@ from gloader.core.dtypes import SCALE_SUFFIX, STORED_DTYPES
 from gloader.dataset.key_record import KEY_ARRAYS, wrong_keys
 from gloader.dataset.link_record import NEGATIVES, LinkLimits, link_arrays, read_links
 from gloader.dataset.schema import HETERO_KIND, KIND, DatasetSchema, read_schema, relation_text
-from gloader.dataset.values import DTYPES, LABEL_KINDS, LABEL_VALUE_DTYPE, MAX_CLASSES, LabelKind, ValueLimits
+from gloader.dataset.task_record import read_tasks
+from gloader.dataset.values import (
+    DTYPES,
+    LABEL_KINDS,
+    LABEL_VALUE_DTYPE,
+    MAX_CLASSES,
+    LabelKind,
+    ValueLimits,
+    are_names,
+)
 from gloader.errors import FormatError
 from gloader.ssd_store.format.manifest import (
     EDGE_COLUMNS_FEATURE,
     KEYS_FEATURE,
     LABEL_VALUES_FEATURE,
-    is_of_links,
+    ROW_TIMES_FEATURE,
+    is_of_graph,
 )
 from gloader.types import EDGE
 
@@ -32,16 +42,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from gloader.dataset.schema import LinkRecord
+    from gloader.dataset.schema import LinkRecord, TaskRecord
     from gloader.ssd_store.format.format import ArrayRecord, Manifest
     from gloader.types import Relation
 
 LABELS: Final = ("labels", "train", "valid", "test")  # the labelled type's arrays
 EDGES: Final = ("indptr", "indices")  # each relation's arrays
 REQUIRED_ARRAYS: Final = (*EDGES, "features", *LABELS)  # in a homogeneous dataset
-# The plain names of the arrays that a node type (_OF_NODES) or a relation (_OF_EDGES) may have. EDGE_COLUMNS and
-# KEY_ARRAYS came with later versions of gloader, so they need a format feature in the record.
-_OF_NODES: Final = ("features", "features.scale", *LABELS, "original_ids", *KEY_ARRAYS)
+# The plain names of the arrays that a node type (_OF_NODES) or a relation (_OF_EDGES) may have. EDGE_COLUMNS,
+# KEY_ARRAYS and ROW_TIME came with later versions of gloader, so they need a format feature in the record.
+ROW_TIME: Final = (
+    "row_time"  # (N,) seconds, the time of each row of a table; the least int64 where there is none
+)
+_OF_NODES: Final = ("features", "features.scale", *LABELS, "original_ids", *KEY_ARRAYS, ROW_TIME)
 EDGE_COLUMNS: Final = ("edge_features", "edge_features.scale", "edge_time")
 _OF_EDGES: Final = (*EDGES, "edge_weight", *EDGE_COLUMNS)
 MATRICES: Final = ("features", "edge_features")  # feature matrices, whose rows may be divided over machines
@@ -50,17 +63,17 @@ LABELS_ENTRY: Final = "labels"  # metadata entry: {"kind": LabelKind, "names": [
 
 
 def check_record(root: Path, manifest: Manifest) -> DatasetSchema:
-    """Check a dataset's record, and return its types, relations and link tables. Pure.
+    """Check a dataset's record, and return its types, relations, link tables and task tables. Pure.
 
-    A record with link tables, edge features or edge times must name a required format feature. A version of gloader
-    that does not know the feature refuses the dataset. Without this rule, an old version would ignore these arrays: it
-    would draw edges that are later than their seeds, or train without the edge features.
+    A record with such tables, edge features, edge times or row times must name a required format feature. A version of
+    gloader that does not know the feature refuses the dataset. Without this rule, an old version would ignore these
+    arrays: it would draw edges that are later than their seeds, or train without the edge features.
 
     Raises
     ------
     FormatError
         The record's kind or number of classes is invalid. An array is missing, belongs to no table, or has the wrong
-        dtype or shape. Types, relations, link tables, row ranges or format features are invalid.
+        dtype or shape. Types, relations, tables, row ranges or format features are invalid.
     VersionError
         The record of a dataset with named types has another version.
     """
@@ -85,7 +98,7 @@ def check_record(root: Path, manifest: Manifest) -> DatasetSchema:
     _check_columns_known(root, manifest)
     _check_labels(root, manifest, schema)
     _check_ranges(root, manifest)
-    return replace(schema, links=read_links(root, manifest, schema))
+    return replace(schema, links=read_links(root, manifest, schema), tasks=read_tasks(root, manifest, schema))
 
 
 def content_digest(manifest: Manifest, schema: DatasetSchema) -> str:
@@ -95,9 +108,12 @@ def content_digest(manifest: Manifest, schema: DatasetSchema) -> str:
     # only here.
     if schema.kind == "hetero":
         digest.update(f"{tuple(schema.num_nodes.items())} {schema.relations}\n".encode())
-    # A link table's relation is only in the metadata. The order of link tables has no effect.
+    # The relation of a link table, and the type and labels of a task table, are only in the metadata. The order of
+    # these tables has no effect.
     for table in sorted(schema.links, key=lambda each: each.name):
         digest.update(f"links {table.name} {table.relation} {table.reverse}\n".encode())
+    for task in sorted(schema.tasks, key=lambda each: each.name):
+        digest.update(f"table {task.name} {task.to_metadata()}\n".encode())
     # The record's digests stand for the bytes, so no array is read.
     for name in sorted(manifest.arrays):
         entry = manifest.arrays[name]
@@ -127,15 +143,23 @@ def edge_limits(manifest: Manifest, schema: DatasetSchema, relation: Relation) -
 
 def link_limits(manifest: Manifest, schema: DatasetSchema, table: LinkRecord) -> LinkLimits:
     """Return the bounds for a link table's arrays, from a checked record. Pure."""
-    edges = edge_limits(manifest, schema, table.relation)
+    source, _, destination = table.relation
+    is_free = table.relation not in schema.relations  # then no row is an edge of the graph
     arrays = link_arrays(manifest.arrays, table)
     return LinkLimits(
-        num_sources=edges.num_sources,
-        num_destinations=edges.num_nodes,
-        num_edges=edges.num_edges,
+        num_sources=schema.num_nodes[source],
+        num_destinations=schema.num_nodes[destination],
+        num_edges=0 if is_free else edge_limits(manifest, schema, table.relation).num_edges,
         num_reverses=0 if table.reverse is None else edge_limits(manifest, schema, table.reverse).num_edges,
         num_negatives=arrays[NEGATIVES].shape[1] if NEGATIVES in arrays else 0,
     )
+
+
+def task_limits(schema: DatasetSchema, table: TaskRecord) -> ValueLimits:
+    """Return the bounds for a task table's arrays, from a checked record. Pure."""
+    count = schema.num_nodes[table.node_type]
+    # A task table has no arrays of edges. The bounds for such arrays are given, but not used.
+    return ValueLimits(num_nodes=count, num_sources=count, num_edges=0, num_classes=table.num_classes)
 
 
 def all_limits(manifest: Manifest, schema: DatasetSchema) -> Iterator[tuple[str, str, ValueLimits]]:
@@ -160,8 +184,8 @@ def _limits(manifest: Manifest, **counts: int) -> ValueLimits:
 
 
 def _check_typed(root: Path, manifest: Manifest, schema: DatasetSchema) -> None:
-    """Check the arrays of a dataset with named types. Arrays of link tables are checked by `read_links`."""
-    left = {name for name in manifest.arrays if not is_of_links(name)}  # arrays that no table has yet
+    """Check the arrays of a dataset with named types. `read_links` and `read_tasks` check those of other tables."""
+    left = {name for name in manifest.arrays if is_of_graph(name)}  # arrays that no table has yet
 
     def table(folder: str, names: tuple[str, ...]) -> dict[str, ArrayRecord]:
         """Return the existing arrays of the table in ``folder``, by plain name, and take them out of ``left``."""
@@ -205,6 +229,7 @@ def _lengths(num_nodes: int, num_destinations: int, num_edges: int) -> dict[str,
         "features.scale": num_nodes,
         "labels": num_nodes,
         "original_ids": num_nodes,
+        ROW_TIME: num_nodes,
         "indptr": num_destinations + 1,
         "indices": num_edges,
         "edge_weight": num_edges,
@@ -250,14 +275,16 @@ def _check_keys(root: Path, arrays: Mapping[str, ArrayRecord], num_nodes: int) -
 
 
 def _check_columns_known(root: Path, manifest: Manifest) -> None:
-    """Raise FormatError if the record has edge features, edge times or keys, and does not name their format feature.
+    """Raise FormatError if the record has edge columns, keys or row times, and does not name their format feature.
 
-    The feature of link tables is checked earlier, when the manifest is read.
+    The features of link tables and task tables are checked earlier, when the manifest is read.
     """
-    for names, feature in ((EDGE_COLUMNS, EDGE_COLUMNS_FEATURE), (KEY_ARRAYS, KEYS_FEATURE)):
-        found = [
-            name for name in manifest.arrays if name.rpartition("/")[2] in names and not is_of_links(name)
-        ]
+    for names, feature in (
+        (EDGE_COLUMNS, EDGE_COLUMNS_FEATURE),
+        (KEY_ARRAYS, KEYS_FEATURE),
+        ((ROW_TIME,), ROW_TIMES_FEATURE),
+    ):
+        found = [name for name in manifest.arrays if name.rpartition("/")[2] in names and is_of_graph(name)]
         if found and feature not in manifest.required_features:
             raise FormatError(
                 f"{root}: with the array {found[0]!r}, the record must name the required feature {feature!r}"
@@ -293,17 +320,8 @@ def _check_labels(root: Path, manifest: Manifest, schema: DatasetSchema) -> None
             f"{root}: the kind of the labels is {repr(kind)[:100]}; with {entry.dtype} {entry.shape} it must be "
             f"{' or '.join(allowed)}"
         )
-    if names is not None and not _are_names(names, classes):
+    if names is not None and not are_names(names, classes):
         raise FormatError(f"{root}: the names of the labels must be a list of {classes} different texts")
-
-
-def _are_names(names: object, count: int) -> bool:
-    """Return True if ``names`` is a list of ``count`` different texts."""
-    return (
-        isinstance(names, list)
-        and all(isinstance(name, str) for name in names)
-        and len(names) == len(set(names)) == count
-    )
 
 
 def read_label_kind(manifest: Manifest, *, are_values: bool) -> LabelKind:
@@ -329,9 +347,7 @@ def _check_ranges(root: Path, manifest: Manifest) -> None:
     A record has row ranges if a machine stores only some of each matrix's rows.
     """
     # Ids, labels and scales must be complete, because their readers ignore ranges.
-    matrices = {
-        name for name in manifest.arrays if name.rpartition("/")[2] in MATRICES and not is_of_links(name)
-    }
+    matrices = {name for name in manifest.arrays if name.rpartition("/")[2] in MATRICES and is_of_graph(name)}
     if manifest.ranges is not None and manifest.ranges.tables.keys() != matrices:
         wrong = min(manifest.ranges.tables.keys() ^ matrices)
         raise FormatError(

@@ -1,6 +1,7 @@
-"""A dataset's node types, relations and link tables, in the order of its commit record.
+"""A dataset's node types, relations, link tables and task tables, in the order of its commit record.
 
-A relation is an edge type: (source type, name, destination type). A link table lists edges to predict. In a homogeneous
+A relation is an edge type: (source type, name, destination type). A link table lists edges to predict, and a task table
+lists rows to predict, each of them a node. In a homogeneous
 dataset, the one node type and the one relation have no names in the record, and their arrays are in no subfolder. In a
 "hetero" dataset, each has a name and a folder. `checked_schema` makes the schema from a user's names, and `read_schema`
 from a commit record. Both check the names.
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 import numpy as np
 
 from gloader.core.malformed import shown
+from gloader.dataset.values import LABEL_VALUE_DTYPE, TASK_DTYPES
 from gloader.errors import FormatError, GraphError, VersionError
 from gloader.ssd_store.format.manifest import (
     ALLOWED,
@@ -23,6 +25,7 @@ from gloader.ssd_store.format.manifest import (
     NODES,
     RELATIONS,
     SEPARATOR,
+    TASKS,
     is_type_name,
 )
 from gloader.types import EDGE, NODE
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from gloader.dataset.values import LabelKind
     from gloader.ssd_store.format.format import Manifest
     from gloader.types import IdArray, Relation
 
@@ -70,13 +74,52 @@ class LinkRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRecord:
+    """The commit record's entry for one task table, whose rows are to be predicted."""
+
+    name: str  # the table's name, such as "churn.train"
+    node_type: str  # the type of the rows' nodes
+    label_kind: LabelKind | None = None  # the kind of the labels; None without labels
+    label_names: tuple[str, ...] | None = None  # the names of the classes or of the k columns, or None
+    num_classes: int = 0  # number of classes, or of columns k; 0 without labels
+
+    @property
+    def folder(self) -> str:
+        """The folder that precedes the table's array names."""
+        return f"{TASKS}/{self.name}/"
+
+    @property
+    def has_label_values(self) -> bool:
+        """True if the labels are float32 values (n, k), and not int64 classes (n,)."""
+        return self.label_kind not in (None, "classes")
+
+    def dtypes(self, name: str) -> tuple[str, ...]:
+        """Return the allowed dtypes of the array ``name``; none for labels if the table has no labels. Pure."""
+        if name != "labels":
+            return TASK_DTYPES[name]
+        if self.label_kind is None:
+            return ()
+        return (LABEL_VALUE_DTYPE,) if self.has_label_values else ("int64",)
+
+    def to_metadata(self) -> dict[str, Any]:
+        """Return the table's entry in the commit record. Pure."""
+        labels = {
+            "kind": self.label_kind,
+            "names": None if self.label_names is None else list(self.label_names),
+            "num_classes": self.num_classes,
+        }
+        return {"type": self.node_type, "labels": None if self.label_kind is None else labels}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSchema:
-    """A dataset's types, relations and link tables."""
+    """A dataset's types, relations, link tables and task tables."""
 
     num_nodes: Mapping[str, int]  # nodes per type, in the order of the record
     relations: tuple[Relation, ...]  # in the order of the record
     kind: DatasetKind  # "homogeneous", or "hetero" if types and relations have names
     links: tuple[LinkRecord, ...] = ()  # in the order of the record
+    tasks: tuple[TaskRecord, ...] = ()  # in the order of the record
 
     @classmethod
     def of_one_type(cls, num_nodes: int) -> DatasetSchema:

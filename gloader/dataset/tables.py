@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -23,17 +23,22 @@ import numpy as np
 
 from gloader.core.near_names import missing_key, near_attributes
 from gloader.dataset.keys import NodeKeys
-from gloader.dataset.link_record import link_arrays
-from gloader.dataset.link_table import LinkArrays, LinkTable
+from gloader.dataset.link_record import LinkCheck, link_arrays
+from gloader.dataset.link_table import LinkTable
 from gloader.dataset.record import (
+    ROW_TIME,
     edge_limits,
     link_limits,
     node_limits,
     read_label_kind,
     read_label_names,
+    task_limits,
 )
+from gloader.dataset.row_columns import OpenColumns, RowArrays
 from gloader.dataset.schema import relation_text
-from gloader.dataset.values import DTYPES, check_array, wrong_value
+from gloader.dataset.task_record import task_arrays
+from gloader.dataset.task_table import TaskTable
+from gloader.dataset.values import DTYPES, ValueCheck, check_array, wrong_value
 from gloader.errors import ConfigError, ShapeError
 from gloader.samplers import CscGraph
 from gloader.samplers.graph import describe_unsorted_time
@@ -120,6 +125,18 @@ class TableArrays:
             message = self.limits.describe(name, position, values.reshape(-1)[wrong_index])
             raise wrong_value(self.path(name), name, message)
         return values
+
+    def rows(self, name: str, *, noun: str) -> RowArrays:
+        """Return the array ``name`` as a table of one column, which `OpenColumns` reads; messages call it ``noun``."""
+        return RowArrays(
+            root=self.root,
+            manifest=self.manifest,
+            os_io=self.os_io,
+            noun=noun,
+            records={name: self.records[name]},
+            limits=self.limits,
+            check=partial(ValueCheck, limits=self.limits),
+        )
 
     @contextmanager
     def as_opened(self) -> Iterator[None]:
@@ -352,6 +369,11 @@ class NodeTable:
         self._require_labels()
         return math.prod(self._arrays.records["labels"].shape[1:])
 
+    @property
+    def num_classes(self) -> int:
+        """C, the number of classes; for labels that are values, the number of columns."""
+        return self._arrays.limits.num_classes
+
     @cached_property
     def labels(self) -> NDArray[Any]:
         """The labels, verified and read-only.
@@ -432,6 +454,35 @@ class NodeTable:
         ordered = np.empty_like(values)
         ordered[self.original_ids] = values
         return ordered
+
+    @property
+    def has_row_times(self) -> bool:
+        """True if the nodes are rows with a time, as those of a database table."""
+        return ROW_TIME in self._arrays.records
+
+    @property
+    def row_time_bytes(self) -> int:
+        """Bytes of the row times; 0 without."""
+        return self._arrays.records[ROW_TIME].num_bytes if self.has_row_times else 0
+
+    @cached_property
+    def row_times(self) -> IdArray | None:
+        """(N,) int64 seconds, verified and read-only, the least int64 where a row has no time; None without times."""
+        return self._arrays.load(ROW_TIME) if self.has_row_times else None
+
+    def open_row_times(self, *, max_bytes: int, io: IoMode = "auto") -> OpenColumns:
+        """Open the row times, whose column is "row_time", for reading in any order; see `OpenColumns`.
+
+        Raises
+        ------
+        ConfigError
+            The nodes have no row times. Also, as all other errors, as `OpenColumns`.
+        """
+        if not self.has_row_times:
+            raise ConfigError(f"{self._arrays.root}: nodes of type {self.name!r} have no row times")
+        return OpenColumns(
+            self._arrays.rows(ROW_TIME, noun=f"nodes {self.name!r}"), max_bytes=max_bytes, io=io
+        )
 
     @property
     def has_keys(self) -> bool:
@@ -670,14 +721,16 @@ class Tables(Mapping[K, T], Generic[K, T]):
 
 def open_tables(
     root: Path, manifest: Manifest, schema: DatasetSchema, os_io: OsIO
-) -> tuple[Mapping[str, NodeTable], Mapping[Relation, EdgeTable], Mapping[str, LinkTable]]:
-    """Return the node, edge and link tables, each in record order. Nothing is read. Pure.
+) -> tuple[
+    Mapping[str, NodeTable], Mapping[Relation, EdgeTable], Mapping[str, LinkTable], Mapping[str, TaskTable]
+]:
+    """Return the node, edge, link and task tables, each in record order. Nothing is read. Pure.
 
     Parameters
     ----------
     root : the dataset's directory
     manifest : the checked commit record
-    schema : the types, relations and link tables
+    schema : the types, relations, link tables and task tables
     os_io : system calls for reading arrays
     """
 
@@ -699,17 +752,34 @@ def open_tables(
         )
         for number, relation in enumerate(schema.relations, len(nodes))
     }
-    links = {
-        table.name: LinkTable(
-            LinkArrays(
-                root=root,
-                manifest=manifest,
-                os_io=os_io,
-                table=table,
+    of_rows = partial(RowArrays, root=root, manifest=manifest, os_io=os_io)
+    links = {}
+    for table in schema.links:
+        bounds = link_limits(manifest, schema, table)
+        links[table.name] = LinkTable(
+            table,
+            of_rows(
+                noun=f"links {table.name!r}",
                 records=link_arrays(manifest.arrays, table),
-                limits=link_limits(manifest, schema, table),
-            )
+                limits=bounds,
+                check=partial(LinkCheck, limits=bounds, in_graph=table.in_graph),
+            ),
         )
-        for table in schema.links
-    }
-    return Tables(nodes, "node type"), Tables(edges, "relation"), Tables(links, "link table")
+    tasks = {}
+    for task in schema.tasks:
+        limits = task_limits(schema, task)
+        tasks[task.name] = TaskTable(
+            task,
+            of_rows(
+                noun=f"table {task.name!r}",
+                records=task_arrays(manifest.arrays, task),
+                limits=limits,
+                check=partial(ValueCheck, limits=limits),
+            ),
+        )
+    return (
+        Tables(nodes, "node type"),
+        Tables(edges, "relation"),
+        Tables(links, "link table"),
+        Tables(tasks, "task table"),
+    )

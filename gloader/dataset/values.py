@@ -49,16 +49,25 @@ DTYPES: Final[dict[str, tuple[str, ...]]] = {
     "valid": ("int64",),
     "test": ("int64",),
     "original_ids": ("int64",),
+    "row_time": ("int64",),
     **KEY_DTYPES,
 }
+# The same for a task table, whose rows are to be predicted. Its arrays are held in memory in this order, as far as they
+# fit.
+TASK_DTYPES: Final[dict[str, tuple[str, ...]]] = {
+    "nodes": ("int64",),
+    "times": ("int64",),
+    "labels": ("int64", LABEL_VALUE_DTYPE),
+    "weights": ("float32",),
+}
 _TOPOLOGY: Final = ("indptr", "indices", "edge_weight", "edge_time")  # arrays whose errors are GraphErrors
-_NODES: Final = ("train", "valid", "test", "original_ids", KEY_NODES)  # arrays of node ids
+_NODES: Final = ("train", "valid", "test", "original_ids", "nodes", KEY_NODES)  # arrays of node ids
 _PERMUTATIONS: Final = ("original_ids", KEY_NODES)  # arrays in which each node id occurs once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueLimits:
-    """Bounds for the array values of a node type or relation."""
+    """Bounds for the array values of a node type, a relation or a task table."""
 
     num_nodes: int  # N; for a relation, its number of destinations
     num_edges: int  # E
@@ -74,7 +83,7 @@ class ValueLimits:
         # Loaded arrays are read-only. To numba, a writable array has another type and would need a second compilation.
         view = values.view()
         view.flags.writeable = False
-        if name == "edge_weight":
+        if name in ("edge_weight", "weights"):
             return int(first_bad_weight(view))
         if name == "labels" and view.dtype.kind == "f":
             return first_infinite(view.reshape(-1))
@@ -214,6 +223,15 @@ def label_kind_of(labels: NDArray[Any]) -> LabelKind:
     if not is_known:
         return "values"
     return "binary" if labels.shape[1] == 1 else "multilabel"
+
+
+def are_names(names: object, count: int) -> bool:
+    """Return True if ``names`` is a list of ``count`` different texts. Pure."""
+    return (
+        isinstance(names, list)
+        and all(isinstance(name, str) for name in names)
+        and len(names) == len(set(names)) == count
+    )
 
 
 def first_infinite(values: NDArray[Any]) -> int:

@@ -2,12 +2,13 @@
 
 A node's in-edges are consecutive and form a list. Edge times ascend within each list, so that a sampler finds all edges
 before a given time at the list's start. `verify_dataset` reads every file once, with a check of the values for each
-kind of array. `verified_tables` sums up its report by type, relation and link table.
+kind of array. `verified_tables` sums up its report by type, relation, link table and task table.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,9 @@ import numpy as np
 from gloader.core.kernels import njit
 from gloader.dataset.key_record import BUCKETS, HASHES, KEYS, OFFSETS, AscendingCheck
 from gloader.dataset.link_record import LinkCheck, link_arrays
-from gloader.dataset.record import MATRICES, all_limits, check_record, link_limits
+from gloader.dataset.record import MATRICES, all_limits, check_record, link_limits, task_limits
 from gloader.dataset.schema import relation_text
+from gloader.dataset.task_record import task_arrays
 from gloader.dataset.values import ValueCheck
 from gloader.errors import StoreError
 from gloader.ssd_store.format.array_reader import array_pieces
@@ -154,6 +156,11 @@ def verify_dataset(
             # Any key, feature value and scale is valid.
             elif plain != KEYS and plain.partition(".")[0] not in MATRICES:
                 by_array[array] = ValueCheck(plain, limits)
+        for task in schema.tasks:
+            check = partial(ValueCheck, limits=task_limits(schema, task))
+            by_array |= {
+                record.name: check(plain) for plain, record in task_arrays(manifest.arrays, task).items()
+            }
         for table in schema.links:
             bounds = link_limits(manifest, schema, table)
             for plain, record in link_arrays(manifest.arrays, table).items():
@@ -167,16 +174,16 @@ def verify_dataset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedTable:
-    """The result of the verification for one node type, relation or link table."""
+    """The result of the verification for one node type, relation, link table or task table."""
 
-    table: str  # "type paper", "relation author:writes:paper" or "links train"
+    table: str  # "type paper", "relation author:writes:paper", "links train" or "table churn.train"
     num_arrays: int  # number of the table's arrays
     num_bytes: int  # bytes of the arrays' elements
     num_problems: int  # problems that the report lists for the table's files
 
 
 def verified_tables(report: VerifyReport, *, os_io: OsIO = REAL_OS) -> tuple[VerifiedTable, ...]:
-    """Return the results of `verify_dataset` by link table and, for named types, also by type and relation."""
+    """Return the results of `verify_dataset` by link and task table and, for named types, by type and relation."""
     root = Path(report.path)
     try:
         manifest = read_manifest(root, DATASET_MANIFEST, os_io=os_io)
@@ -188,6 +195,7 @@ def verified_tables(report: VerifyReport, *, os_io: OsIO = REAL_OS) -> tuple[Ver
         folders |= {f"type {name}": schema.node_folder(name) for name in schema.num_nodes}
         folders |= {f"relation {relation_text(each)}": schema.edge_folder(each) for each in schema.relations}
     folders |= {f"links {table.name}": table.folder for table in schema.links}
+    folders |= {f"table {task.name}": task.folder for task in schema.tasks}
     tables = []
     for table, folder in folders.items():
         records = [record for name, record in manifest.arrays.items() if name.startswith(folder)]

@@ -1,6 +1,7 @@
 """The writer for a dataset directory. All arrays are committed together, or none.
 
-A dataset has a node table per type, an edge table per relation, and link tables (edges to predict). `DatasetWriter`
+A dataset has a node table per type, an edge table per relation, link tables (edges to predict) and task tables (rows
+to predict). `DatasetWriter`
 returns one writer per table, and a table's writer returns one writer per array. Large arrays are streamed: their rows
 are appended in order. The commit writes the record ``dataset.json``, and makes the complete directory appear under its
 final path. In a homogeneous dataset, the arrays are not in subfolders. A conversion uses it, and `Dataset.create`.
@@ -14,31 +15,27 @@ import numpy as np
 
 from gloader.dataset.key_record import KEY_ARRAYS
 from gloader.dataset.key_writer import KeysWriter
-from gloader.dataset.link_record import (
-    LINK_DTYPES,
-    LINK_LABELS,
-    METADATA_KEY,
-    NEGATIVES,
-    PAIR_WIDTH,
-    PAIRS,
-    TIMES,
-    count_in_graph,
-    link_error,
-    wrong_rows,
-    wrong_table,
-)
-from gloader.dataset.record import EDGE_COLUMNS, EDGES, LABELS, REQUIRED_ARRAYS
-from gloader.dataset.schema import LinkRecord, relation_text
+from gloader.dataset.link_record import METADATA_KEY, link_error, wrong_table
+from gloader.dataset.record import EDGE_COLUMNS, EDGES, LABELS, REQUIRED_ARRAYS, ROW_TIME
+from gloader.dataset.schema import TaskRecord, relation_text
+from gloader.dataset.table_writers import LinkTableWriter, TaskTableWriter
+from gloader.dataset.task_record import TASKS_ENTRY, task_error, wrong_task
 from gloader.dataset.values import LABEL_VALUE_DTYPE
 from gloader.errors import GraphError, ShapeError
 from gloader.ssd_store.format.format import DATASET_MANIFEST
-from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE, KEYS_FEATURE, LABEL_VALUES_FEATURE
+from gloader.ssd_store.format.manifest import (
+    EDGE_COLUMNS_FEATURE,
+    FREE_LINKS_FEATURE,
+    KEYS_FEATURE,
+    LABEL_VALUES_FEATURE,
+    ROW_TIMES_FEATURE,
+)
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
 from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -47,6 +44,7 @@ if TYPE_CHECKING:
     from gloader.core.ids import RangePart
     from gloader.core.keys import KeyKind
     from gloader.dataset.schema import DatasetSchema
+    from gloader.dataset.values import LabelKind
     from gloader.ssd_store.format.manifest import ArrayRecord
     from gloader.ssd_store.write.array_writer import ArrayWriter
     from gloader.ssd_store.write.feature_column import FeatureColumnWriter
@@ -92,6 +90,8 @@ class TableArraysWriter:
             self.directory.require(EDGE_COLUMNS_FEATURE)
         if name in KEY_ARRAYS:
             self.directory.require(KEYS_FEATURE)
+        if name == ROW_TIME:
+            self.directory.require(ROW_TIMES_FEATURE)
 
     def whole(self, name: str, array: IdArray, shape: tuple[int, ...]) -> None:
         """Write a complete id array. Raises as `NewDirectory.array`; ShapeError if ``array`` has another shape."""
@@ -220,6 +220,10 @@ class NodeTableWriter:
         """Return the writers for the nodes' keys. Omit this call if nodes have only ids."""
         return KeysWriter(self._arrays.array, self._num_nodes, kind)
 
+    def row_time(self) -> ArrayWriter:
+        """Return the writer for the (N,) int64 times of the nodes, in seconds, the least int64 where there is none."""
+        return self._arrays.array(ROW_TIME, "int64", (self._num_nodes,))
+
     def splits(self, *, train: IdArray, valid: IdArray, test: IdArray) -> None:
         """Write the three splits.
 
@@ -234,125 +238,6 @@ class NodeTableWriter:
         """
         for name, ids in (("train", train), ("valid", valid), ("test", test)):
             self._arrays.whole(name, ids, (len(ids),))
-
-
-class PairsWriter:
-    """Writes a link table's pairs in chunks, and counts those with an edge in the graph. Made by `LinkTableWriter`.
-
-    Parameters
-    ----------
-    writer : the array's writer
-    """
-
-    def __init__(self, writer: ArrayWriter) -> None:
-        self._writer = writer
-        self.in_graph = 0  # rows so far whose edge is in the graph
-
-    @property
-    def rows_written(self) -> int:
-        """Rows appended so far."""
-        return self._writer.rows_written
-
-    @property
-    def path(self) -> Path:
-        """The file's path before the commit. The file is complete once the writer is closed."""
-        return self._writer.path
-
-    def append(self, chunk: NDArray[Any]) -> None:
-        """Append rows (n, 4) int64: source, destination, position, reverse position. -1 means no position.
-
-        Raises
-        ------
-        ShapeError, StoreWriteError
-            As `ArrayWriter.append`.
-        """
-        self._writer.append(chunk)
-        self.in_graph += count_in_graph(chunk)
-
-    def close(self) -> None:
-        """Complete the array; see `ArrayWriter.close`. Idempotent."""
-        self._writer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._writer.__exit__(kind, error, trace)
-
-
-class LinkTableWriter:
-    """Writes one link table. Arrays are streamed in order through the returned writers. Made by a dataset's writer.
-
-    Parameters
-    ----------
-    directory : the dataset's new directory, inside its ``with`` block
-    name : the table's name
-    relation : the edges' relation
-    reverse : the reverse relation, or None
-    """
-
-    def __init__(
-        self, directory: NewDirectory, name: str, *, relation: Relation, reverse: Relation | None
-    ) -> None:
-        self.name = name
-        self._directory = directory
-        self._relation = relation
-        self._reverse = reverse
-        self._shapes: dict[str, tuple[int, ...]] = {}  # shapes of the started arrays, by plain name
-        self._pairs: PairsWriter | None = None
-
-    @property
-    def record(self) -> LinkRecord:
-        """The table's entry in the commit record, from the rows written so far."""
-        in_graph = 0 if self._pairs is None else self._pairs.in_graph
-        return LinkRecord(name=self.name, relation=self._relation, reverse=self._reverse, in_graph=in_graph)
-
-    def pairs(self, num_rows: int) -> PairsWriter:
-        """Return the writer for the (n, 4) int64 pairs: source, destination, position and reverse position.
-
-        Node ids begin at 0 in each type. A position is an index into the edges of the relation, or of the reverse
-        relation. -1 means that the edge does not exist.
-
-        Raises
-        ------
-        ShapeError, StoreWriteError
-            As `NewDirectory.array`. ShapeError also if an earlier array has another number of rows.
-        """
-        self._pairs = PairsWriter(self._array(PAIRS, "int64", (num_rows, PAIR_WIDTH)))
-        return self._pairs
-
-    def labels(self, num_rows: int, dtype: str) -> ArrayWriter:
-        """Return the writer for the (n,) labels, ``dtype`` int64 or float32. Raises as `pairs`."""
-        return self._array(LINK_LABELS, dtype, (num_rows,))
-
-    def times(self, num_rows: int) -> ArrayWriter:
-        """Return the writer for the (n,) int64 times in seconds. Raises as `pairs`."""
-        return self._array(TIMES, "int64", (num_rows,))
-
-    def negatives(self, num_rows: int, k: int, dtype: str) -> ArrayWriter:
-        """Return the writer for the (n, k) negative destinations, ``dtype`` int32 or int64. Raises as `pairs`."""
-        return self._array(NEGATIVES, dtype, (num_rows, k))
-
-    def check_complete(self) -> None:
-        """Raise ShapeError if there are no pairs."""
-        if PAIRS not in self._shapes:
-            raise ShapeError(link_error(self.name, f"its {PAIRS} were not written"))
-
-    def _array(self, name: str, dtype: str, shape: tuple[int, ...]) -> ArrayWriter:
-        """Start array ``name``, after a check of its dtype, and of its number of rows against earlier arrays."""
-        if dtype not in LINK_DTYPES[name]:
-            allowed = " or ".join(LINK_DTYPES[name])
-            raise ShapeError(link_error(self.name, f"{name} cannot be {dtype}; they must be {allowed}"))
-        shapes = {**self._shapes, name: shape}
-        num_rows = shapes.get(PAIRS, shape)[0]
-        for array_name, array_shape in shapes.items():
-            if (message := wrong_rows(array_name, array_shape, num_rows)) is not None:
-                raise ShapeError(link_error(self.name, message))
-        writer = self._directory.array(f"{self.record.folder}{name}", dtype=dtype, shape=shape)
-        self._shapes = shapes
-        return writer
 
 
 class DatasetWriter:
@@ -410,6 +295,7 @@ class DatasetWriter:
         }
         self._links: dict[str, LinkTableWriter] = {}
         self._copied: set[str] = set()  # names of arrays from other datasets
+        self._tasks: dict[str, TaskTableWriter] = {}
 
     def __enter__(self) -> Self:
         self._directory.__enter__()
@@ -460,7 +346,12 @@ class DatasetWriter:
         return EdgeTableWriter(self._relations[relation], self.schema.num_nodes[relation[2]])
 
     def links(
-        self, name: str, *, relation: Relation | None = None, reverse: Relation | None = None
+        self,
+        name: str,
+        *,
+        relation: Relation | None = None,
+        reverse: Relation | None = None,
+        free: bool = False,
     ) -> LinkTableWriter:
         """Return the writer for a link table.
 
@@ -469,6 +360,7 @@ class DatasetWriter:
         name : the table's name, such as "train"
         relation : the edges' relation. By default, the dataset's only relation
         reverse : the relation with the reverse edges, or None. A homogeneous dataset always uses its only relation
+        free : allow a relation between two named types that the graph does not have; then all positions must be -1
 
         Raises
         ------
@@ -482,15 +374,55 @@ class DatasetWriter:
             (relation,) = self.schema.relations
         if reverse is None and not self.schema.has_names:
             reverse = relation
-        wrong = wrong_table(name, relation, reverse, self.schema)
-        # Some file systems ignore case. On these, folders whose names differ only in case would be one.
-        taken = next((other for other in self._links if other.casefold() == name.casefold()), None)
+        wrong = wrong_table(name, relation, reverse, self.schema, may_be_free=free)
+        taken = _taken(name, self._links)
         if wrong is None and taken is not None:
             wrong = link_error(name, f"the dataset has the link table {taken!r} already")
         if wrong is not None:
             raise GraphError(wrong)
+        if relation not in self.schema.relations:
+            self._directory.require(FREE_LINKS_FEATURE)
         self._links[name] = LinkTableWriter(self._directory, name, relation=relation, reverse=reverse)
         return self._links[name]
+
+    def table(
+        self,
+        name: str,
+        *,
+        node_type: str = NODE,
+        label_kind: LabelKind | None = None,
+        num_classes: int = 0,
+        label_names: Sequence[str] | None = None,
+    ) -> TaskTableWriter:
+        """Return the writer for a task table.
+
+        Parameters
+        ----------
+        name : the table's name, such as "churn.train"
+        node_type : the type of the rows' nodes
+        label_kind : "classes" for int64 labels, or "binary", "multilabel" or "values"; None without labels
+        num_classes : number of classes, or of columns k
+        label_names : the names of the classes or of the columns
+
+        Raises
+        ------
+        GraphError
+            The name is invalid or taken, the type is unknown, or the kind of the labels is not allowed.
+        """
+        record = TaskRecord(
+            name=name,
+            node_type=node_type,
+            label_kind=label_kind,
+            label_names=None if label_names is None else tuple(label_names),
+            num_classes=num_classes,
+        )
+        wrong, taken = wrong_task(record, self.schema), _taken(name, self._tasks)
+        if wrong is None and taken is not None:
+            wrong = task_error(name, f"the dataset has the table {taken!r} already")
+        if wrong is not None:
+            raise GraphError(wrong)
+        self._tasks[name] = TaskTableWriter(self._directory, record)
+        return self._tasks[name]
 
     def indptr(self) -> ArrayWriter:
         """Return the writer for the (N + 1,) int64 offsets."""
@@ -564,10 +496,16 @@ class DatasetWriter:
             self._require_named_tables()
         else:
             self._require_arrays()
-        for table in self._links.values():
-            table.check_complete()
-        links = {name: table.record.to_metadata() for name, table in self._links.items()}
-        metadata = {**self._metadata, **self.schema.to_metadata(), **({METADATA_KEY: links} if links else {})}
+        metadata = {**self._metadata, **self.schema.to_metadata()}
+        tables: tuple[tuple[str, Mapping[str, LinkTableWriter | TaskTableWriter]], ...] = (
+            (METADATA_KEY, self._links),
+            (TASKS_ENTRY, self._tasks),
+        )
+        for entry, writers in tables:
+            for table in writers.values():
+                table.check_complete()
+            if writers:
+                metadata[entry] = {name: table.record.to_metadata() for name, table in writers.items()}
         self._directory.commit(self.schema.record_kind, metadata)
 
     def _require_arrays(self) -> None:
@@ -599,3 +537,9 @@ class DatasetWriter:
                 f"a dataset needs {', '.join(LABELS)} of one node type, and {' and '.join(EDGES)} of every relation; "
                 f"not written: {', '.join(missing)}"
             )
+
+
+def _taken(name: str, tables: Mapping[str, Any]) -> str | None:
+    """Return the table in ``tables`` whose folder would be the folder of ``name``, or None."""
+    # Some file systems ignore case. On these, folders whose names differ only in case would be one.
+    return next((other for other in tables if other.casefold() == name.casefold()), None)

@@ -201,7 +201,8 @@ def _node_seeds(order: AnyOrder) -> IdArray:
     """
     if isinstance(order, RowOrder):
         raise ConfigError(
-            "device_hotness='vip' works with seeds that are nodes; for links use 'presampled' or 'degree'"
+            "device_hotness='vip' works with seeds that are nodes; for links or rows of a table use 'presampled' or "
+            "'degree'"
         )
     return order.seeds
 

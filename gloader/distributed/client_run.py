@@ -22,6 +22,7 @@ from gloader.observe.instruments import Instruments
 from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.consumer import SENT_AHEAD, Consumer
 from gloader.pipeline.open.disk import feature_rows, open_edges, open_store
+from gloader.pipeline.row_task import RowTask
 from gloader.pipeline.send import Send, SendFeed, Transfer
 from gloader.pipeline.threads import Channel, Failures, Pipeline, stage_thread, weak_method
 
@@ -35,11 +36,12 @@ if TYPE_CHECKING:
     from gloader.observe.timeline import RecentTimeline
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.open.device_rows import DryRun
-    from gloader.pipeline.seeds import BatchStream, SeedLabels
+    from gloader.pipeline.row_task import OpenRows, RowAnswers
+    from gloader.pipeline.seeds import BatchStream, SeedLabels, SeedPlan
     from gloader.pipeline.send import SentBatch
     from gloader.pipeline.superbatch import RunFeedback
     from gloader.samplers import HeteroGraph, Topology
-    from gloader.types import BatchTypes, FeatureSource
+    from gloader.types import FeatureSource
 
 
 class ClientRun:
@@ -64,7 +66,7 @@ class ClientRun:
         client: LoaderClient,
         *,
         stream: BatchStream,
-        labels: SeedLabels | None,
+        labels: SeedLabels | RowAnswers | None,
         tiers: Sequence[DeviceTier],
         types: Sequence[int],
         timeline: RecentTimeline | None,
@@ -193,7 +195,7 @@ class RemoteTier:
     team : the ranks of this machine
     settings : the loader's settings
     dry_run : one step of the model, to measure its memory on this rank's device
-    types : the batches' types
+    seeds : the seeds of this rank's batches
 
     Raises
     ------
@@ -210,25 +212,34 @@ class RemoteTier:
         settings: LoaderSettings,
         *,
         dry_run: DryRun | None,
-        types: BatchTypes,
+        seeds: SeedPlan,
     ) -> None:
         self._dataset = dataset
-        self._types = types
+        self._types = seeds.types
         self._stall_timeout_s = settings.stages.stall_timeout_s
         self._host = team.ranks[0]
         tables = feature_rows(dataset, settings)
         self.types = tuple(rows.number for rows in tables)
         self.table_names = tuple(rows.name for rows in tables)
         self._tables, self._reading = tables, settings.reading
-        follower = FollowerDevice(settings, tables=tables, types=types, dry_run=dry_run)
+        follower = FollowerDevice(settings, tables=tables, types=seeds.types, dry_run=dry_run)
         with ExitStack() as stack:
             stack.callback(follower.close)
             # The constructor answers the host's requests through `follower`, which then holds the device's rows.
             self._client = LoaderClient(team, follower, stall_timeout_s=self._stall_timeout_s)
             stack.callback(self._client.close)
             self.device_tiers = follower.tiers
+            self.plan = self._client.welcome.plan
+            # The task table, open for this rank's labels; the host's plan counts its memory.
+            self.rows: OpenRows | None = None
+            if isinstance(seeds.task, RowTask):
+                self.rows = seeds.task.open(
+                    stack,
+                    budget_bytes=self.plan.budget_bytes,
+                    num_ranks=len(team.ranks),
+                    io=settings.reading.io,
+                )
             self._stack = stack.pop_all()
-        self.plan = self._client.welcome.plan
 
     @cached_property
     def topology(self) -> Topology | HeteroGraph:
@@ -254,7 +265,7 @@ class RemoteTier:
         self,
         *,
         stream: BatchStream,
-        labels: SeedLabels | None,
+        labels: SeedLabels | RowAnswers | None,
         timeline: RecentTimeline | None,
         feedback: RunFeedback,
     ) -> ClientRun:

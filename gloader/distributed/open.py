@@ -29,6 +29,7 @@ from gloader.distributed.exchange.host_group import Launch
 from gloader.distributed.exchange.run_exchange import LaunchMachines
 from gloader.distributed.host import LoaderHost
 from gloader.errors import ConfigError
+from gloader.pipeline.link_task import LinkTask
 from gloader.pipeline.open.disk import feature_rows
 from gloader.pipeline.open.load_plan import LoadRequest
 from gloader.pipeline.open.tiers import open_feature_tier
@@ -190,7 +191,7 @@ def open_for_rank(
             return PartsGuard(LoaderParts(open_feature_tier(request)))
     with team:
         if not team.is_host:
-            remote = RemoteTier(dataset, team, settings, dry_run=dry_run, types=seeds.types)
+            remote = RemoteTier(dataset, team, settings, dry_run=dry_run, seeds=seeds)
             return PartsGuard(LoaderParts(remote, num_ranks=num_ranks))
         with _telling_machines(machines):
             # The host connects before the tiers are opened, which sends requests to the devices of all ranks.
@@ -263,12 +264,12 @@ def _machines_of(
 
 def _facts(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> Facts:
     """Return the settings that must be equal on every rank. Thread numbers may differ: the host's setting counts."""
-    order, links = seeds.order, seeds.links
+    order, task = seeds.order, seeds.task
     kind = "HeteroLoader" if seeds.types.are_named else "Loader"
     batches = {
-        **named_facts(dataset, order, settings.sampling, None if links is None else links.facts()),
+        **named_facts(dataset, order, settings.sampling, None if task is None else task.facts()),
         "batch_size": order.batch_size,
-        "loader": kind if links is None else f"LinkLoader over a {kind}",
+        "loader": f"LinkLoader over a {kind}" if isinstance(task, LinkTask) else kind,
         "seed": order.seed,
         "epochs": settings.stages.epochs,
         "exchange": settings.ranks.exchange,

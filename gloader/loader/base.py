@@ -16,6 +16,7 @@ import os
 import time
 import weakref
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
 
@@ -24,6 +25,7 @@ from gloader.config import LoaderSettings, OptionalKeywords, loader_defaults
 from gloader.core.fanouts import plain_fanouts
 from gloader.core.loader_state import LoaderState
 from gloader.core.near_names import near_attributes, require_keywords
+from gloader.core.order import RowOrder
 from gloader.core.signals import expect_signals_at_exit, uninterrupted
 from gloader.core.units import format_bytes
 from gloader.device import place_of
@@ -37,6 +39,7 @@ from gloader.observe.peak_memory import peak_rss_bytes
 from gloader.observe.timeline import RecentTimeline, TimelineRecorder
 from gloader.pipeline.advisor import Advisor
 from gloader.pipeline.consumer import EpochIterator, require_same_process
+from gloader.pipeline.row_task import RowAnswers, RowTask
 from gloader.pipeline.run import PipelineRun, run_header
 from gloader.pipeline.seeds import BatchStream, named_facts, stream_fingerprint
 from gloader.pipeline.superbatch import RunFeedback
@@ -58,7 +61,7 @@ if TYPE_CHECKING:
     from gloader.observe.explain import SuperbatchReport
     from gloader.pipeline.consumer import Consumer, Run
     from gloader.pipeline.open.device_rows import DryRun
-    from gloader.pipeline.seeds import EdgeSeeds, NodeSeeds
+    from gloader.pipeline.seeds import EdgeSeeds, NodeSeeds, SeedLabels
     from gloader.plan.memory_plan import MemoryPlan
     from gloader.ssd_store.os_io import StrPath
 
@@ -169,7 +172,9 @@ class BatchLoader(Generic[B]):
             self._plan = seeds.plan(dataset, settings, rank=membership.rank, world_size=membership.world_size)
             self._order = self._plan.order  # each batch's seeds
         self._timeline = RecentTimeline(TimelineRecorder() if settings.stages.trace else None)
-        links = self._plan.links  # the task of a `LinkLoader`, or None
+        task = self._plan.task  # the edges or rows of a table, or None
+        if isinstance(task, RowTask) and device_dry_run is not None:
+            device_dry_run = partial(task.try_step, device_dry_run)
         # The tier, the present run, and the connections to other ranks.
         self._guard: PartsGuard | None = open_for_rank(
             membership,
@@ -189,7 +194,12 @@ class BatchLoader(Generic[B]):
         # Dropping the loader, or ending the process, closes its parts. The threads reference only `_held`, so they do
         # not keep a dropped loader alive.
         self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._guard.finalize)
-        facts = None if links is None else links.facts()  # the settings of the task
+        facts = None if task is None else task.facts()  # the settings of the task
+        rows = tier.rows if isinstance(tier, RemoteTier) else tier.load.rows
+        # The labels of this rank's batches; None for links, which have their own.
+        self._labels: SeedLabels | RowAnswers | None = self._plan.labels
+        if rows is not None and isinstance(self._order, RowOrder):
+            self._labels = RowAnswers(order=self._order, rows=rows)
         self._state = LoaderState(
             next=BatchId(epoch=0, index=0),
             seed=settings.sampling.seed,
@@ -517,7 +527,7 @@ class BatchLoader(Generic[B]):
         self._whole_since = position.epoch + (position.index > 0)
         epochs = self._settings.stages.epochs
         end_epoch = None if epochs is None else max(epochs, position.epoch + 1)
-        labels = self._plan.labels
+        labels = self._labels
         if isinstance(held.tier, RemoteTier):
             # The loading rank makes the batches, so this rank needs only their numbers.
             stream = BatchStream(self._order, position, end_epoch=end_epoch)

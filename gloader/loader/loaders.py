@@ -9,9 +9,12 @@ A typed loader has several node types, and its batches are mappings by type. A r
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-from gloader.loader.base import BatchLoader, with_settings
+from gloader.core.order import EpochOrder
+from gloader.errors import ConfigError
+from gloader.loader.base import BatchLoader, require_dataset, with_settings
+from gloader.pipeline.row_task import RowTask
 from gloader.pipeline.seeds import DEFAULT_NEGATIVES, EdgeSeeds, NodeSeeds
 from gloader.types import HeteroReadyBatch, LinkBatch, ReadyBatch
 
@@ -22,9 +25,10 @@ if TYPE_CHECKING:
     from gloader.config import Exclude, OptionalKeywords
     from gloader.core.fanouts import FanoutsLike
     from gloader.core.negatives import Negatives
-    from gloader.core.order import DrawnSeeds, EpochOrder
+    from gloader.core.order import DrawnSeeds
     from gloader.dataset import Dataset
     from gloader.dataset.link_table import LinkTable
+    from gloader.dataset.task_table import TaskTable
     from gloader.device import DeviceTier
     from gloader.pipeline.link_task import LinkTask
     from gloader.pipeline.open.device_rows import DryRun
@@ -47,10 +51,15 @@ class _OfNodes(BatchLoader[B]):
         batch_size: int,
         seeds: SeedsLike | DrawnSeeds | None = None,
         times: IdArray | None = None,
+        table: str | None = None,
         device_dry_run: DryRun | None = None,
         **keywords: Unpack[OptionalKeywords],
     ) -> None:
-        given = self._seeds_of(seeds=seeds, times=times)
+        given = self._seeds_of(seeds=seeds, times=times, table=table)
+        if table is not None:
+            require_dataset(dataset)
+            defaults: Any = dataset.task_table(table).time_settings
+            keywords = {**defaults, **keywords}
         super().__init__(
             dataset, given, fanouts=fanouts, batch_size=batch_size, device_dry_run=device_dry_run, **keywords
         )
@@ -73,8 +82,18 @@ class _OfNodes(BatchLoader[B]):
         return self._node_order.drawn_positions(batch)
 
     @property
+    def table(self) -> TaskTable | None:
+        """The task table whose rows are the seeds, or None."""
+        return self._plan.task.table if isinstance(self._plan.task, RowTask) else None
+
+    @property
     def _node_order(self) -> EpochOrder:
-        return cast("EpochOrder", self._order)
+        """The order of the seeds. Raises ConfigError if the seeds are rows of a table."""
+        if not isinstance(self._order, EpochOrder):
+            raise ConfigError(
+                "the seeds of this loader are the rows of a table; each batch has their numbers, as row_ids"
+            )
+        return self._order
 
 
 class Loader(_OfNodes[ReadyBatch]):
@@ -96,6 +115,9 @@ class Loader(_OfNodes[ReadyBatch]):
     batch_size : seeds per batch, on each rank
     seeds : (n,) node ids, or a boolean mask (num_nodes,); defaults to the dataset's training nodes
     times : (n,) int64 seconds, the query time of each seed; seeds with times may repeat; see ``time_strategy``
+    table : name of a task table, such as "churn.train" (or "churn"), whose rows are the seeds in place of ``seeds`` and
+        ``times``. Each row with a time has its own tree. If the table has times, ``time_strategy`` is "uniform" and
+        ``time_bound`` is "<=" by default
     device_dry_run : runs one step of the model on a batch, to measure its device memory, see
         `gloader.device.dry_step`. Without it, ``device_cache="auto"`` takes half of the free memory
     keywords : the other fields of `gloader.config.LoaderSettings`, which explains each; sizes may be text ("8GB")
@@ -148,6 +170,7 @@ class HeteroLoader(_OfNodes[HeteroReadyBatch]):
     seeds : (n,) ids of the labelled type, a mapping from types to ids, or a pair (type, ids). A mask of all nodes of
         a type may replace ids. Defaults to the training nodes
     times : (n,) int64 seconds, the query time of each seed, see `Loader`
+    table : name of a task table, whose rows are the seeds, see `Loader`
     device_dry_run : runs one step of the model on a batch, see `Loader`
     keywords : the other fields of `gloader.config.LoaderSettings`, which explains each; sizes may be text ("8GB")
 
@@ -268,7 +291,7 @@ class LinkLoader(BatchLoader[LinkBatch]):
     @property
     def _task(self) -> LinkTask:
         """The links to predict, with their negatives and excluded edges."""
-        return cast("LinkTask", self._plan.links)
+        return cast("LinkTask", self._plan.task)
 
 
 # `help` and editors show every setting, although the constructors take ``**keywords``.

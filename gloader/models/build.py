@@ -100,7 +100,7 @@ _WITH_EDGES: Final = frozenset({"gat", "gine"})  # models that read edge feature
 
 
 @near_keywords
-def build_model(
+def build_model(  # noqa: PLR0913 - public settings, each a keyword
     config: ModelConfig,
     *,
     in_dim: int,
@@ -110,6 +110,7 @@ def build_model(
     edge_dim: int = 0,
     codes: tuple[CodeColumn, ...] = (),
     groups: tuple[ColumnGroup, ...] = (),
+    is_aged: bool = False,
 ) -> GraphNetwork:
     """Return the network for one node type from ``config``, initialised from torch's global generator.
 
@@ -125,6 +126,7 @@ def build_model(
         `takes_edge_features` read them
     codes : the feature columns in place of which the network reads learned numbers, from left to right
     groups : the groups of hop columns that "sign" reads; "sgc" reads the last hop. Other models ignore them
+    is_aged : whether the network reads the ages of rows, which batches of a task table with times have
 
     Raises
     ------
@@ -144,7 +146,7 @@ def build_model(
             f"model {config.name!r} has one layer over groups of hop columns; it got {num_layers} layers and "
             f"{len(groups)} groups"
         )
-    schema = Schema.of_one_type(in_dim, codes)
+    schema = Schema.of_one_type(in_dim, codes, is_aged=is_aged)
     layers = _build_layers(
         config,
         schema,

@@ -397,9 +397,11 @@ class EpochIterator(Iterator[B], Generic[B]):
 
 
 def _num_predicted(batch: Delivered) -> int:
-    """Return a batch's number of seeds or predicted edges."""
+    """Return a batch's number of seeds, or of predicted edges or rows."""
     if isinstance(batch, LinkBatch):
         return batch.num_positives
+    if batch.row_ids is not None:
+        return len(batch.row_ids)
     seeds = batch.num_seeds
     return seeds if isinstance(seeds, int) else sum(seeds.values())
 

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.open.tiers import FeatureTier, SsdTable
     from gloader.pipeline.other_ranks import RowExchange
+    from gloader.pipeline.row_task import RowAnswers
     from gloader.pipeline.sample import BatchSource, TraceEntry
     from gloader.pipeline.seeds import BatchStream, SeedLabels
     from gloader.pipeline.send import SentBatch
@@ -136,7 +137,7 @@ class PipelineRun:
         self,
         tier: FeatureTier,
         stream: BatchStream,
-        labels: SeedLabels | None,
+        labels: SeedLabels | RowAnswers | None,
         *,
         feedback: RunFeedback,
         timeline: RecentTimeline | None,

@@ -4,8 +4,8 @@ The seeds come before the pipeline's first step: `gloader.pipeline.sample` takes
 passes the user's arguments as `NodeSeeds` or `EdgeSeeds`. Their method `plan` checks them against the dataset, and
 returns a `SeedPlan`. The loader then makes a `BatchStream` for each run of its threads.
 
-- A seed is a node at which sampling starts. In link prediction, an epoch's items are rows of a link table instead, and
-  `LinkTask` turns each batch's rows into seeds.
+- A seed is a node at which sampling starts. An epoch's items may be rows of a table instead: `LinkTask` turns rows
+  of a link table (edges to predict) into seeds, and `RowTask` those of a task table (nodes to predict).
 - An order cuts every epoch's items into steps. In a step each rank (training process) gets one batch.
 - The stream is the sequence of one loader's batches across epochs; a position is an index in it.
 - Numbered seeds are ids over all node types: the first number of the seed's type plus its id in the type.
@@ -30,6 +30,7 @@ from gloader.core.order import DrawnSeeds, EpochOrder, RowOrder
 from gloader.core.signals import run_together
 from gloader.errors import ConfigError, SeedError
 from gloader.pipeline.link_task import LinkTask
+from gloader.pipeline.row_task import Answers, RowTask
 from gloader.samplers.arguments import resolve_fanouts
 from gloader.types import BatchId, BatchTypes
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from gloader.core.negatives import Negatives
     from gloader.core.order import AnyOrder
     from gloader.dataset import Dataset
-    from gloader.types import Fanouts, IdArray
+    from gloader.types import AnyBatch, Fanouts, IdArray
 
 
 DEFAULT_NEGATIVES: Final = Uniform(1)  # one negative for each predicted edge
@@ -130,6 +131,10 @@ class SeedLabels:
     # (n,) whether a seed has the labelled type; None means that all seeds do.
     has_label: NDArray[np.bool_] | None = None
 
+    def answers(self, sampled: AnyBatch) -> Answers:
+        """Return the labels of a batch's seeds, without anything else."""
+        return Answers(labels=self.of(sampled.id))
+
     def of(self, batch: BatchId) -> NDArray[Any]:
         """Return the labels (B,) or (B, k) of the seeds in ``batch`` that have the labelled type."""
         positions = self.order.batch_positions(batch)
@@ -140,11 +145,11 @@ class SeedLabels:
 class SeedPlan:
     """Every epoch's seeds, with their labels and their task."""
 
-    order: AnyOrder  # each batch's seeds, or its rows of a link table
-    # None for links, whose labels come with the batches, and for a loader that is only planned.
+    order: AnyOrder  # each batch's seeds, or its rows of a table
+    # None for rows of a table, whose labels come with the batches, and for a loader that is only planned.
     labels: SeedLabels | None
     types: BatchTypes  # the batches' types
-    links: LinkTask | None = None  # the link task, if the order contains a link table's rows
+    task: LinkTask | RowTask | None = None  # the task, if the order contains a table's rows
 
 
 def types_of(dataset: Dataset, *, are_named: bool) -> BatchTypes:
@@ -195,13 +200,16 @@ def order_seeds(
     )
 
 
-def order_rows(num_rows: int, sampling: SamplingSettings, *, rank: int, world_size: int) -> RowOrder:
-    """Return one rank's order of a link table's rows, for every epoch.
+def order_rows(
+    num_rows: int, sampling: SamplingSettings, *, noun: str = "edges", rank: int, world_size: int
+) -> RowOrder:
+    """Return one rank's order of a table's rows, for every epoch.
 
     Parameters
     ----------
     num_rows : the table's number of rows
     sampling : batch size, seed and shuffling
+    noun : the rows, for messages
     rank, world_size : select this rank's part of each step
 
     Raises
@@ -219,6 +227,7 @@ def order_rows(num_rows: int, sampling: SamplingSettings, *, rank: int, world_si
         world_size=world_size,
         seed_blocks=sampling.seed_blocks,
         seed_window=sampling.seed_window,
+        noun=noun,
     )
 
 
@@ -263,38 +272,38 @@ def stream_facts(dataset: Dataset, order: AnyOrder, sampling: SamplingSettings) 
 
 
 def named_facts(
-    dataset: Dataset, order: AnyOrder, sampling: SamplingSettings, links: Mapping[str, Any] | None = None
+    dataset: Dataset, order: AnyOrder, sampling: SamplingSettings, task: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return `stream_facts` and the seeds' digest, as JSON values by name. Pure.
 
     Parameters
     ----------
     dataset, order, sampling : as in `stream_facts`
-    links : the link task's facts, if the seeds are edges
+    task : the task's facts, if the seeds are rows of a table
     """
     digest = hashlib.sha256()
     for array in _seed_arrays(order):
         digest.update(np.ascontiguousarray(array).data)
     return {
         **stream_facts(dataset, order, sampling),
-        **(links or {}),
+        **(task or {}),
         "fanouts": plain_fanouts(sampling.fanouts),
         "seeds": digest.hexdigest()[:32],
     }
 
 
 def stream_fingerprint(
-    dataset: Dataset, order: AnyOrder, sampling: SamplingSettings, links: Mapping[str, Any] | None = None
+    dataset: Dataset, order: AnyOrder, sampling: SamplingSettings, task: Mapping[str, Any] | None = None
 ) -> str:
     """Return 32 hexadecimal digits that identify `stream_facts` and the seeds. Pure.
 
     Parameters
     ----------
-    dataset, order, sampling, links : as in `named_facts`
+    dataset, order, sampling, task : as in `named_facts`
     """
     digest = hashlib.sha256()
     # The order of the facts is fixed: another order would invalidate saved states.
-    for name, value in {**stream_facts(dataset, order, sampling), **(links or {})}.items():
+    for name, value in {**stream_facts(dataset, order, sampling), **(task or {})}.items():
         # The layout "layered" is omitted, so that states from before this setting stay valid.
         if (name, value) != ("layout", "layered"):
             digest.update(repr(value).encode())
@@ -403,6 +412,7 @@ class NodeSeeds:
 
     seeds: SeedsLike | DrawnSeeds | None = None  # None means the training nodes
     times: IdArray | None = None  # (n,) int64 seconds, the query time of each seed; None for no times
+    table: str | None = None  # the name of a task table, whose rows are the seeds; None for nodes
     have_types: bool  # whether batches name their types
 
     def plan(self, dataset: Dataset, settings: LoaderSettings, *, rank: int, world_size: int) -> SeedPlan:
@@ -423,6 +433,13 @@ class NodeSeeds:
         types = _checked_types(
             dataset, fanouts, are_named=self.have_types, instead="load it with gloader.HeteroLoader"
         )
+        if self.table is not None:
+            if seeds is not None or self.times is not None:
+                raise ConfigError(
+                    f"table={self.table!r} gives the seeds and their times; leave out seeds= and times="
+                )
+            task = RowTask(dataset=dataset, table=dataset.task_table(self.table))
+            return plan_rows(settings.sampling, task, types, rank=rank, world_size=world_size)
         _check_times(settings.sampling, has_times=self.times is not None)
         drawn = None
         if isinstance(seeds, DrawnSeeds):
@@ -517,7 +534,38 @@ class EdgeSeeds:
             )
         order = order_rows(task.table.num_rows, sampling, rank=rank, world_size=world_size)
         order.ready_epoch(0)  # computed now, so that the first batch does not wait for it
-        return SeedPlan(order=order, labels=None, types=types, links=task)
+        return SeedPlan(order=order, labels=None, types=types, task=task)
+
+
+def plan_rows(
+    sampling: SamplingSettings, task: RowTask, types: BatchTypes, *, rank: int, world_size: int
+) -> SeedPlan:
+    """Return every epoch's rows of a task table.
+
+    Parameters
+    ----------
+    sampling : the loader's sampling settings
+    task : the table
+    types : the batches' types
+    rank, world_size : select this rank's part of each step
+
+    Raises
+    ------
+    SeedError, ConfigError
+        There are too few rows, or a setting does not fit the table.
+    """
+    table = task.table
+    if table.has_times != sampling.is_temporal:
+        raise ConfigError(
+            f"table {table.name!r} has times, and time_strategy='none' would sample what is later than the rows: use "
+            "time_strategy='uniform' or 'last'"
+            if table.has_times
+            else f"time_strategy={sampling.time_strategy!r} needs the time of each row, and table {table.name!r} has "
+            "none; use time_strategy='none'"
+        )
+    order = order_rows(table.num_rows, sampling, noun="rows", rank=rank, world_size=world_size)
+    order.ready_epoch(0)  # computed now, so that the first batch does not wait for it
+    return SeedPlan(order=order, labels=None, types=types, task=task)
 
 
 def plan_training_seeds(
@@ -526,6 +574,7 @@ def plan_training_seeds(
     *,
     are_named: bool,
     links: LinkTask | None = None,
+    table: str | None = None,
     drawn: DrawnSeeds | None = None,
     rank: int = 0,
     world_size: int = 1,
@@ -538,6 +587,7 @@ def plan_training_seeds(
     sampling : the loader's sampling settings
     are_named : whether batches name their types
     links : the link task, if the seeds are edges; None if they are nodes
+    table : the name of a task table, if the seeds are its rows
     drawn : the training nodes as an epoch draws them; None takes each once
     rank, world_size : select this rank's part of each step
 
@@ -547,10 +597,13 @@ def plan_training_seeds(
         The dataset has no such seeds.
     """
     types = types_of(dataset, are_named=are_named)
+    if table is not None:
+        task = RowTask(dataset=dataset, table=dataset.task_table(table))
+        return plan_rows(sampling, task, types, rank=rank, world_size=world_size)
     order: AnyOrder
     if links is not None:
         order = order_rows(links.table.num_rows, sampling, rank=rank, world_size=world_size)
     else:
         seeds = number_seeds(dataset, None if drawn is None else drawn.nodes)
         order = order_seeds(dataset, sampling, seeds, drawn=drawn, rank=rank, world_size=world_size)
-    return SeedPlan(order=order, labels=None, types=types, links=links)
+    return SeedPlan(order=order, labels=None, types=types, task=links)

@@ -18,6 +18,7 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -28,6 +29,7 @@ from gloader.core.signals import SignalSafeCondition
 from gloader.device import DeviceTier, open_device
 from gloader.device.row_table import fill_cached, rows_as_tensor
 from gloader.errors import ChannelClosedError
+from gloader.pipeline.row_task import Answers
 from gloader.pipeline.sample import count_rows, rows_of
 from gloader.types import BatchId, DeviceBlock, HeteroReadyBatch, LinkBatch, ReadyBatch, SampledBatch
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.buffers import RowMatrix
     from gloader.pipeline.gather import HostBatch
+    from gloader.pipeline.row_task import RowAnswers
     from gloader.pipeline.seeds import SeedLabels
     from gloader.types import AnyBatch, AnyReadyBatch, Block, Delivered, IdArray, Links, LocalArray
 
@@ -152,8 +155,8 @@ class Transfer:
         self._types = types
         self._sending: deque[tuple[Mark, HostBatch]] = deque()  # batches in the copy, with the mark after it
 
-    def send(self, batch: HostBatch, labels: NDArray[Any]) -> SentBatch:
-        """Start to copy ``batch`` and its seeds' labels (B,) or (B, k) to the device; on the CPU nothing is copied.
+    def send(self, batch: HostBatch, answers: Answers) -> SentBatch:
+        """Start to copy ``batch`` and its seeds' labels to the device; on the CPU nothing is copied.
 
         If the sampler ran on the device, the nodes and blocks are there already, and only labels and rows are copied.
         """
@@ -161,8 +164,8 @@ class Transfer:
         # the node ids. Each table's rows follow. The mark comes last, so that it is reached after all copies.
         device, sampled = self.device, batch.sampled
         rows = [count_rows(sampled, number) for number in self._types]
-        if sampled.links is not None:
-            labels = sampled.links.labels
+        labels = answers.labels if sampled.links is None else sampled.links.labels
+        further = answers.small_arrays()
         with device.sending():
             on_device = sampled.on_device
             pairs = None
@@ -175,8 +178,9 @@ class Transfer:
                         tier.ids_of(rows_of(sampled, number)) if tier.brings_rows else None
                         for tier, number in zip(self._tiers, self._types, strict=True)
                     ]
-                    small = iter(device.upload(tuple(_small_arrays(batch, labels, ids))))
+                    small = iter(device.upload(tuple(_small_arrays(batch, labels, further, ids))))
                     y, src_degree = next(small), next(small)  # src_degree: as in `HostBatch`
+                    sent = list(islice(small, len(further)))
                     # Pairs are sent with 32 bits, and become int64 on the device, as `LinkBatch` has them.
                     pairs = None if sampled.links is None else next(small).long()
                     nodes = [None if table_ids is None else next(small) for table_ids in ids]
@@ -184,7 +188,7 @@ class Transfer:
                     # The copy waits, on the device, for the sampled arrays; the host does not wait. The allocator
                     # does not reuse the tensors' memory before the copy is over.
                     on_device.made.precede(on_device.tensors())
-                    (y,) = device.upload((labels,))
+                    y, *sent = device.upload((labels, *further))
                     nodes = [on_device.nodes if tier.brings_rows else None for tier in self._tiers]
                 x = [
                     self._features(tier, gathered, device_ids, num_rows=num_rows)
@@ -205,7 +209,7 @@ class Transfer:
                 mark = device.mark()
                 self._sending.append((mark, batch))
         self.release()
-        ready = self._ready(sampled, x, y, blocks)
+        ready = self._ready(sampled, x, y, blocks, _row_fields(sampled, answers, sent))
         delivered: Delivered = ready
         memory = (*x, y) if on_device is None else (*x, y, *on_device.tensors())
         if sampled.links is not None and pairs is not None:
@@ -260,9 +264,14 @@ class Transfer:
         self._sending.clear()
 
     def _ready(
-        self, sampled: AnyBatch, x: list[torch.Tensor], y: torch.Tensor, blocks: list[DeviceBlock]
+        self,
+        sampled: AnyBatch,
+        x: list[torch.Tensor],
+        y: torch.Tensor,
+        blocks: list[DeviceBlock],
+        of_rows: dict[str, Any],
     ) -> AnyReadyBatch:
-        """Return the batch with these tensors, in the structure of ``sampled``."""
+        """Return the batch with these tensors and `_row_fields`, in the structure of ``sampled``."""
         if isinstance(sampled, SampledBatch):
             return ReadyBatch(
                 id=sampled.id,
@@ -272,6 +281,7 @@ class Transfer:
                 nodes=sampled.nodes,
                 num_seeds=sampled.num_seeds,
                 trees=sampled.trees,
+                **of_rows,
             )
         rows, left = dict(zip(self._types, x, strict=True)), iter(blocks)  # edge features are in the blocks
         return HeteroReadyBatch(
@@ -285,6 +295,7 @@ class Transfer:
             nodes=Named(sampled.nodes),
             num_seeds=Named(sampled.num_seeds),
             trees=None if sampled.trees is None else Named(sampled.trees),
+            **of_rows,
         )
 
     def _features(
@@ -340,7 +351,7 @@ def transfer(batch: HostBatch, labels: NDArray[Any], device: torch.device) -> De
     device : the target
     """
     sender = Transfer([DeviceTier(device=open_device(device))])
-    sent = sender.send(batch, labels)
+    sent = sender.send(batch, Answers(labels=labels))
     sender.wait()
     return sent.receive()
 
@@ -358,12 +369,34 @@ def to_device_block(block: Block, src_degree: torch.Tensor, device: torch.device
     return _block_from(block, src_degree, tensors, device)
 
 
+def _row_fields(sampled: AnyBatch, answers: Answers, sent: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """Return the fields of a ready batch for rows of a task table, from the tensors of `Answers.small_arrays`."""
+    left = iter(sent)
+    fields: dict[str, Any] = {
+        "row_ids": answers.row_ids,
+        "weights": None if answers.weights is None else next(left),
+        "row_seeds": None if answers.row_seeds is None else next(left),
+    }
+    if answers.ages is not None:
+        ages = [None if of_type is None else next(left) for of_type in answers.ages]
+        if isinstance(sampled, SampledBatch):
+            (fields["row_age"],) = ages
+        else:
+            named = zip(sampled.nodes, ages, strict=True)
+            fields["row_age"] = Named((name, each) for name, each in named if each is not None)
+    return fields
+
+
 def _small_arrays(
-    batch: HostBatch, labels: NDArray[Any], ids: Sequence[IdArray | LocalArray | None]
+    batch: HostBatch,
+    labels: NDArray[Any],
+    further: Sequence[NDArray[Any]],
+    ids: Sequence[IdArray | LocalArray | None],
 ) -> Iterator[NDArray[Any]]:
     """Yield all arrays except the features, in the order in which `Transfer.send` uses them."""
     yield labels
     yield batch.src_degree
+    yield from further
     if batch.sampled.links is not None:
         yield batch.sampled.links.pairs
     yield from (of_table for of_table in ids if of_table is not None)
@@ -456,7 +489,8 @@ logger = logging.getLogger("gloader")
 # that the link is never idle.
 _SENDS: Final = 2
 
-_NO_LABELS: Final[IdArray] = np.empty(0, dtype=np.int64)  # for batches whose links have the labels
+# For batches whose links have the labels.
+_NO_ANSWERS: Final = Answers(labels=np.empty(0, dtype=np.int64))
 _CUDA_ERROR: Final = "CUDA error"  # text in each of torch's errors from the CUDA runtime
 # A note for these errors.
 _IS_LATE: Final = (
@@ -493,7 +527,9 @@ class Send:
 
     name: Final = "send"  # the thread's name; its work is measured as "transfer"
 
-    def __init__(self, transfer: Transfer, labels: SeedLabels | None, instruments: Instruments) -> None:
+    def __init__(
+        self, transfer: Transfer, labels: SeedLabels | RowAnswers | None, instruments: Instruments
+    ) -> None:
         self._transfer = transfer
         self._labels = labels
         self._instruments = instruments
@@ -525,8 +561,8 @@ class Send:
             # This wait is not measured as a transfer: its length depends on the model.
             self.pace.wait_for_room()
         with self._instruments.working("transfer", batch.sampled.id):
-            labels = _NO_LABELS if self._labels is None else self._labels.of(batch.sampled.id)
-            sent = self._transfer.send(batch, labels)
+            answers = _NO_ANSWERS if self._labels is None else self._labels.answers(batch.sampled)
+            sent = self._transfer.send(batch, answers)
         # The host waits for the previous batch only now: the device then continues with this batch without a gap.
         self.let_go(keep=_SENDS - 1 if is_asynchronous else 0)
         return sent

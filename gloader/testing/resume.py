@@ -59,7 +59,15 @@ def batch_digest(batch: Delivered) -> str:
     ):
         found.update(array.numpy().tobytes())
     found.update(batch.nodes.tobytes())
+    found.update(_row_bits(batch.typed))
     return found.hexdigest()
+
+
+def _row_bits(batch: HeteroReadyBatch) -> bytes:
+    """Return the bits of what a batch has for the rows of a task table; none for other seeds. Pure."""
+    tensors = (batch.weights, batch.row_seeds, *(batch.row_age or {}).values())
+    rows = b"" if batch.row_ids is None else batch.row_ids.tobytes()
+    return rows + b"".join(tensor.numpy().tobytes() for tensor in tensors if tensor is not None)
 
 
 def _typed_digest(batch: HeteroReadyBatch) -> str:
@@ -82,6 +90,7 @@ def _typed_digest(batch: HeteroReadyBatch) -> str:
         )
         for array in arrays:
             found.update(b"" if array is None else array.numpy().tobytes())
+    found.update(_row_bits(batch))
     return found.hexdigest()
 
 

@@ -66,9 +66,9 @@ def probe(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> list[A
         ExitStack() as stack,
     ):
         order = seeds.order
-        if seeds.links is not None and isinstance(order, RowOrder):
-            # The order is over rows of the link table; `bind` turns rows into seed nodes.
-            order = seeds.links.bind(order, topology, settings, stack, budget_bytes=FEW_BYTES).order
+        if seeds.task is not None and isinstance(order, RowOrder):
+            # The order is over rows of a table; `bind` turns rows into seed nodes.
+            order = seeds.task.bind(order, topology, settings, stack, budget_bytes=FEW_BYTES).order
         sampler = sampler_for(topology, order, settings)
         first = first_seeds(order, topology, settings.sampling.fanouts, epochs=settings.stages.epochs)
         return [sampler.sample(batch_id, seeds) for batch_id, seeds in first]
@@ -87,7 +87,7 @@ def look_ahead(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings, spil
     """
     probe(dataset, seeds, settings)
     order = seeds.order
-    if not seeds.types.are_named or settings.memory.topology != "sweep" or seeds.links is not None:
+    if not seeds.types.are_named or settings.memory.topology != "sweep" or seeds.task is not None:
         return
     with open_edges(dataset, seeds.types, max_bytes=FEW_BYTES) as topology, ExitStack() as stack:
         sampler = sampler_for(topology, order, settings)
@@ -232,6 +232,8 @@ def _small(spec: EncoderSpec, batch: AnyBatch, objective: Objective, shrunk: int
         ),
         nodes={name: np.arange(count) for name, count in rows.items()},
         num_seeds=num_seeds,
+        weights=torch.ones(num_seeds[schema.targets[0]]),
+        row_age={name: torch.zeros(rows[name]) for name in schema.aged},
     )
 
 
@@ -252,7 +254,12 @@ def _tensors(ready: Delivered) -> list[torch.Tensor]:
     edges = [tensor for block in blocks for tensor in (block.indptr, block.indices, block.src_degree)]
     edge_x = [block.edge_x for block in blocks if block.edge_x is not None]
     pairs = [ready.pairs, ready.labels] if isinstance(ready, LinkBatch) else []
-    return [*ready.typed.x.values(), ready.typed.y, *edges, *edge_x, *pairs]
+    of_rows = [
+        tensor
+        for tensor in (ready.typed.weights, *(ready.typed.row_age or {}).values())
+        if tensor is not None
+    ]
+    return [*ready.typed.x.values(), ready.typed.y, *edges, *edge_x, *pairs, *of_rows]
 
 
 def _shrink(block: Block, by: int) -> Block:

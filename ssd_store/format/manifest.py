@@ -5,9 +5,9 @@ with a record is complete. `Manifest` is the record, `ArrayRecord` its entry for
 the bytes. A dataset (`dataset.json`) and a stand-alone feature store (`store.json`) differ only in the manifest's name.
 docs/storage.md describes the bytes.
 
-Array names become file names, in the folder of a node type, a relation or a link table. Every array file begins with a
-``.npy`` header padded to 4096 bytes. A page is 4 KiB of the data after it, and has a checksum in the ``.pages`` file.
-The digest is a hash of an array's page checksums.
+Array names become file names, in the folder of a node type, a relation, a link table or a task table. Every array file
+begins with a ``.npy`` header padded to 4096 bytes. A page is 4 KiB of the data after it, and has a checksum in the
+``.pages`` file. The digest is a hash of an array's page checksums.
 
 Several machines may divide a dataset: each stores a part, a range of the rows of each feature matrix. The record then
 lists the ranges. Offsets, page checksums and the digest are the full matrix's, and the file has a hole in place of each
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 NODES: Final = "nodes"
 RELATIONS: Final = "relations"
 LINKS: Final = "links"  # links/NAME/ for a link table (edges to predict), also in a dataset with one type
+TASKS: Final = "tables"  # tables/NAME/ for a task table (rows to predict), also in a dataset with one type
 SEPARATOR: Final = "__"  # between source type, relation and destination type
 # Longest folder name. File systems allow 255 bytes; the difference leaves room for copies under longer names.
 MAX_FOLDER_LENGTH: Final = 240
@@ -63,7 +64,7 @@ def is_type_name(name: object) -> bool:
 
 
 def is_array_name(name: object) -> bool:
-    """Return True if ``name`` is a plain name, or a name in a type's, a relation's or a link table's folder. Pure.
+    """Return True if ``name`` is a plain name, or in a type's, a relation's, a link or a task table's folder. Pure.
 
     Each part between slashes is checked, so a name cannot lead to any other folder, within the directory or outside.
     """
@@ -75,7 +76,7 @@ def is_array_name(name: object) -> bool:
     match folders:
         case []:
             return True
-        case [kind, folder] if kind in (NODES, LINKS):
+        case [kind, folder] if kind in (NODES, LINKS, TASKS):
             return is_type_name(folder)
         case [kind, folder] if kind == RELATIONS:
             is_spelled = _FOLDER.fullmatch(folder) is not None and ".." not in folder
@@ -91,6 +92,16 @@ def is_in_folder(name: str) -> bool:
 def is_of_links(name: str) -> bool:
     """Return True if the array ``name`` belongs to a link table. Pure."""
     return name.startswith(f"{LINKS}/")
+
+
+def is_of_tasks(name: str) -> bool:
+    """Return True if the array ``name`` belongs to a task table. Pure."""
+    return name.startswith(f"{TASKS}/")
+
+
+def is_of_graph(name: str) -> bool:
+    """Return True if the array ``name`` belongs to a node type or a relation. Pure."""
+    return not is_of_links(name) and not is_of_tasks(name)
 
 
 DATA_OFFSET: Final = 4096  # byte at which an array's elements begin in its file
@@ -242,6 +253,12 @@ MAX_MANIFEST_BYTES: Final = 16 * 2**20
 MAX_ARRAYS: Final = 10_000
 FOLDERS_FEATURE: Final = "array-folders"  # arrays in the folders for types and relations
 LINKS_FEATURE: Final = "link-tables"  # arrays in the folders for link tables
+TASKS_FEATURE: Final = "task-tables"  # arrays in the folders for task tables
+# Link tables whose relation the graph does not have. An older build would call the record damaged.
+FREE_LINKS_FEATURE: Final = "free-links"
+ROW_TIMES_FEATURE: Final = (
+    "row-times"  # times of nodes; an older build would deliver batches without row ages
+)
 # Edge features and edge times. A build that ignored them would train without the features, or on edges after a seed's
 # time.
 EDGE_COLUMNS_FEATURE: Final = "edge-columns"
@@ -254,6 +271,9 @@ KNOWN_FEATURES: Final = frozenset(
         "int8-row-scale",
         FOLDERS_FEATURE,
         LINKS_FEATURE,
+        TASKS_FEATURE,
+        FREE_LINKS_FEATURE,
+        ROW_TIMES_FEATURE,
         EDGE_COLUMNS_FEATURE,
         KEYS_FEATURE,
         RANGES_FEATURE,
@@ -407,6 +427,8 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
         raise FormatError(f"{path}: arrays in folders need the required feature {FOLDERS_FEATURE!r}")
     if any(map(is_of_links, records)) and LINKS_FEATURE not in required:
         raise FormatError(f"{path}: link tables need the required feature {LINKS_FEATURE!r}")
+    if any(map(is_of_tasks, records)) and TASKS_FEATURE not in required:
+        raise FormatError(f"{path}: task tables need the required feature {TASKS_FEATURE!r}")
     _check_files_distinct(records, path)
     if ("ranges" in body) != (RANGES_FEATURE in required):
         raise FormatError(f"{path}: 'ranges' and the required feature {RANGES_FEATURE!r} go together")

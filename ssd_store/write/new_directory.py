@@ -29,11 +29,13 @@ from gloader.ssd_store.format.manifest import (
     LINKS_FEATURE,
     MANIFEST_NAMES,
     RANGES_FEATURE,
+    TASKS_FEATURE,
     ArrayRecord,
     Manifest,
     is_array_name,
     is_in_folder,
     is_of_links,
+    is_of_tasks,
 )
 from gloader.ssd_store.os_io import (
     REAL_OS,
@@ -440,6 +442,7 @@ class NewDirectory:
         self._complete()
         layout_features = [FOLDERS_FEATURE] if self._subfolders else []
         layout_features += [LINKS_FEATURE] if any(map(is_of_links, self._records)) else []
+        layout_features += [TASKS_FEATURE] if any(map(is_of_tasks, self._records)) else []
         ranges = self._ranges()
         layout_features += [] if ranges is None else [RANGES_FEATURE]
         manifest = Manifest(

@@ -171,6 +171,9 @@ def to_blocks(
 ) -> BlockBatch:
     """Return the input nodes (U,), the seeds (B,) and a DGL block per hop, without copying. Pure.
 
+    For rows of a task table, the first block has the data "row_age" of its sources, and the last block has the
+    "row_weight" of its destinations, where the batch has them.
+
     Parameters
     ----------
     batch : a native batch; its arrays are shared
@@ -220,7 +223,12 @@ def _labelled_blocks(batch: AnyReadyBatch, labelled: str, feature: str, label: s
     view = TypedBatch(batch, _RELATION)
     blocks = _blocks(view, feature, edge_feature)
     # As in DGL's loader, only the last block has labels.
-    blocks[-1].dstnodes[view.only_type or labelled].data[label] = batch.y
+    seeds = blocks[-1].dstnodes[view.only_type or labelled].data
+    seeds[label] = batch.y
+    if batch.weights is not None:  # of rows of a task table, as the ages below
+        seeds["row_weight"] = batch.weights
+    for name, ages in (batch.typed.row_age or {}).items():
+        blocks[0].srcnodes[view.only_type or name].data["row_age"] = ages
     return view.plain(view.nodes), view.plain(view.seeds), blocks
 
 

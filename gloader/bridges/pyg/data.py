@@ -163,13 +163,26 @@ def to_data(batch: ReadyBatch, *, input_id: torch.Tensor | None = None) -> Data:
     -------
     Data
         the fields from `nodes_and_edges`, the seeds' y (B,), batch_size and input_id; for seeds with times also batch
-        (U,) int64, each node's seed.
+        (U,) int64, each node's seed. For rows of a task table y and input_id (B,) are those of the rows, with
+        row_weight (B,), row_age (U,) and row_seeds (B,) where the batch has them, see `HeteroReadyBatch`.
     """
     view = TypedBatch(batch)
     data = Data(**nodes_and_edges(view), y=batch.y, batch_size=batch.num_seeds, input_id=input_id)
     if batch.trees is not None:
         data.batch = torch.from_numpy(batch.trees).to(view.device).long()
+    data.update(_row_fields(batch))
+    if batch.row_age is not None:
+        data.row_age = batch.row_age
     return data
+
+
+def _row_fields(batch: ReadyBatch | HeteroReadyBatch) -> dict[str, torch.Tensor]:
+    """Return the fields of rows of a task table; none for other seeds."""
+    if batch.row_ids is None:
+        return {}
+    row_ids = torch.from_numpy(batch.row_ids).to(batch.y.device)
+    fields = {"input_id": row_ids, "row_weight": batch.weights, "row_seeds": batch.row_seeds}
+    return {name: each for name, each in fields.items() if each is not None}
 
 
 def nodes_and_edges(view: TypedBatch) -> dict[str, Any]:
@@ -231,7 +244,7 @@ def to_hetero_data(
     HeteroData
         the fields from `typed_nodes_and_edges`; for a type with seeds also batch_size and input_id; for the labelled
         type also y, only for the seeds; for seeds with times each type also has batch (U_t,) int64, each node's
-        seed.
+        seed. For rows of a task table, the labelled type has their fields, as in `to_data`, and each type its row_age.
     """
     view = TypedBatch(batch)
     data = typed_nodes_and_edges(view)
@@ -243,7 +256,9 @@ def to_hetero_data(
                 store.input_id = input_id[name]
         if batch.trees is not None:
             store.batch = torch.from_numpy(batch.trees[name]).to(batch.y.device).long()
-    data[labelled].y = batch.y
+    data[labelled].update({"y": batch.y, **_row_fields(batch)})
+    for name, ages in (batch.row_age or {}).items():
+        data[name].row_age = ages
     return data
 
 

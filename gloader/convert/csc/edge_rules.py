@@ -19,7 +19,7 @@ from gloader.convert.source import EdgeChunk, RelationSource, numbered, reversed
 from gloader.core.value_kernels import first_outside
 from gloader.dataset.schema import relation_text
 from gloader.errors import ConfigError, GraphError
-from gloader.types import NO_EDGE
+from gloader.types import NO_EDGE, NO_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -129,7 +129,10 @@ def check_chunk(chunk: EdgeChunk, *, ends: EdgeEnds, first: int) -> None:
             f"{ends.where}: edge {first + bad} (counted from 0) has weight {chunk.weight[bad]}; weights must be "
             "finite and at least 0"
         )
-    bad = -1 if chunk.time is None else int(first_outside(chunk.time, -MAX_SECONDS, MAX_SECONDS))
+    known = chunk.time
+    if known is not None and (known == NO_TIME).any():
+        known = np.where(known == NO_TIME, 0, known)
+    bad = -1 if known is None else int(first_outside(known, -MAX_SECONDS, MAX_SECONDS))
     if chunk.time is not None and bad >= 0:
         raise GraphError(
             f"{ends.where}: edge {first + bad} (counted from 0) has time {chunk.time[bad]}; times are seconds in "

@@ -171,15 +171,16 @@ def _table(name: str, table: Mapping[str, Any]) -> LinkSource:
     labels, times, negatives = (
         None if table.get(key) is None else np.asanyarray(table[key]) for key in _COLUMNS
     )
-    named = {key: table.get(key) for key in ("relation", "reverse")}
+    relation, reverse = (
+        each if each is None or isinstance(each, str) else relation_text(each)
+        for each in (table.get("relation"), table.get("reverse"))
+    )
     return LinkSource(
         name=name,
         rows=array_rows(pairs[0], pairs[1], where=where, label=labels, time=times, negatives=negatives),
         where=where,
-        **{
-            key: each if each is None or isinstance(each, str) else relation_text(each)
-            for key, each in named.items()
-        },
+        relation=relation,
+        reverse=reverse,
     )
 
 

@@ -30,6 +30,7 @@ from gloader.convert.links.write_tables import PlannedLinks
 from gloader.convert.options import PARTS
 from gloader.convert.readers.table_streams import ColumnNotes
 from gloader.convert.source import LinkSource
+from gloader.core.fanouts import parse_relation
 from gloader.core.hashing import GOLDEN, mixed_words
 from gloader.core.malformed import shown
 from gloader.dataset.schema import relation_text
@@ -403,7 +404,9 @@ def planned_tables(
     for each in source.links:
         relation = _relation_of(each, source, relations)
         back = (
-            reverse_of(relation, relations, named)
+            None
+            if each.is_free
+            else reverse_of(relation, relations, named)
             if each.reverse is None
             else find_relation(each.reverse, relations, where=source.origin)
         )
@@ -462,6 +465,8 @@ def _relation_of(table: LinkSource, source: GraphSource, relations: Sequence[Rel
 
     Raises ConfigError if the relation is unknown, or must be named.
     """
+    if table.is_free and table.relation is not None:
+        return parse_relation(table.relation)
     if table.relation is not None:
         return find_relation(table.relation, relations, where=source.origin)
     need = f"the link table {table.name!r} needs a relation, as in --edge-table {table.name}@RELATION=FILE"

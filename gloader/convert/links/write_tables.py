@@ -19,9 +19,10 @@ from gloader.convert.links.locate import LocatedRows, plan_locate
 from gloader.convert.options import TRAIN
 from gloader.convert.source import LinkChunk
 from gloader.convert.stored_parts import StoredCsc
-from gloader.dataset.link_record import KNOWN_PAIRS, REPEATED_PAIRS
+from gloader.dataset.link_record import KNOWN_PAIRS, PAIR_WIDTH, REPEATED_PAIRS
 from gloader.dataset.schema import relation_text
 from gloader.errors import GraphError, ShapeError, SourceError
+from gloader.types import NO_EDGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
     from gloader.convert.progress import PrepareProgress
     from gloader.convert.source import LinkSource
-    from gloader.dataset.writer import DatasetWriter, LinkTableWriter
+    from gloader.dataset.table_writers import LinkTableWriter
+    from gloader.dataset.writer import DatasetWriter
     from gloader.types import IdArray, Relation
 
 
@@ -136,7 +138,9 @@ def write_tables(
     return {
         table.source.name: write_table(
             table,
-            writer.links(table.source.name, relation=table.relation, reverse=table.reverse),
+            writer.links(
+                table.source.name, relation=table.relation, reverse=table.reverse, free=table.source.is_free
+            ),
             graphs,
             budget_bytes=budget_bytes,
             scratch=writer.scratch,
@@ -178,6 +182,8 @@ def write_table(
         The budget is too small, or the disk refuses.
     """
     rows, name = table.source.rows, table.source.name
+    if table.source.is_free:
+        return _write_free(table, writer)
     plan = plan_locate(
         max(table.num_sources, table.num_destinations), budget_bytes=budget_bytes, num_rows=rows.num_rows
     )
@@ -216,6 +222,26 @@ def write_table(
     if (text := leak_text(name, report, remedy)) is not None:
         _LOG.warning(text)
     return report
+
+
+def _write_free(table: PlannedLinks, writer: LinkTableWriter) -> LinkReport:
+    """Write a link table whose relation the graph does not have: no row has a position. Raises as `write_table`."""
+    num_rows = table.source.rows.num_rows
+    if num_rows is None:
+        num_rows = sum(chunk.num_rows for chunk in table.chunks(_CHUNK_NUMBERS))
+    with writer.pairs(num_rows) as pairs:
+        for chunk in table.chunks(_CHUNK_NUMBERS // PAIR_WIDTH):
+            positions = np.full(chunk.num_rows, NO_EDGE, np.int64)
+            pairs.append(np.column_stack([chunk.src, chunk.dst, positions, positions]))
+    _write_columns(table, writer, num_rows)
+    return LinkReport(
+        relation=relation_text(table.relation),
+        reverse=None,
+        num_rows=num_rows,
+        in_graph=0,
+        reversed_in_graph=0,
+        spilled_bytes=0,
+    )
 
 
 def leak_text(name: str, report: LinkReport, remedy: str) -> str | None:

@@ -100,6 +100,7 @@ def plan_recorded_seeds(dataset: Dataset, settings: LoaderSettings, header: RunH
             # `Loader`'s batches.
             are_named=dataset.kind == "hetero" or not isinstance(settings.sampling.fanouts, tuple),
             links=_links_of(dataset, stream) if "links" in stream else None,
+            table=stream.get("table"),
             # The draws of --balance classes. `require_same_stream` refuses a run whose program drew from other groups.
             drawn=balanced_seeds(dataset) if stream.get("is_grouped") else None,
             rank=ranks.rank or 0,
@@ -113,7 +114,7 @@ def require_same_stream(
     dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings, header: RunHeader
 ) -> None:
     """Raise ReplayError if ``seeds`` and ``settings`` do not reproduce the recorded batches."""
-    facts = None if seeds.links is None else seeds.links.facts()
+    facts = None if seeds.task is None else seeds.task.facts()
     recorded = LoaderState.from_json(header.state)
     present = LoaderState(
         next=recorded.next,

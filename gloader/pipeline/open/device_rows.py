@@ -35,6 +35,7 @@ from gloader.device import CpuDevice, DeviceTier
 from gloader.device.dry_run import has_other_ranks
 from gloader.device.hot_rows import heat_of_tables
 from gloader.pipeline.gather import HostBatch
+from gloader.pipeline.row_task import Answers
 from gloader.pipeline.sample import count_rows
 from gloader.pipeline.send import BATCHES_AHEAD, ROOMIER, Transfer
 from gloader.samplers import HeteroGraph
@@ -115,7 +116,8 @@ def _step_bytes(device: Device, dry_run: DryRun, batch: HostBatch, types: Sequen
     def step() -> None:
         """Send the batch to the device as a run does, and run the model on it."""
         transfer = Transfer([DeviceTier(device=device)] * len(types), device=device, types=types)
-        sent = transfer.send(batch, np.zeros(sum(batch.sampled.seed_counts), dtype=np.int64))
+        labels = np.zeros(sum(batch.sampled.seed_counts), dtype=np.int64)
+        sent = transfer.send(batch, Answers(labels=labels))
         transfer.wait()
         dry_run(sent.receive())
 

@@ -27,6 +27,7 @@ from gloader.core.order import EpochOrder, RowOrder
 from gloader.dataset.hetero_passes import num_swept
 from gloader.dataset.schema import relation_text
 from gloader.errors import BudgetError
+from gloader.pipeline.link_task import LinkTask
 from gloader.pipeline.open.device_rows import DeviceTable, Workload
 from gloader.pipeline.open.device_tier import open_device_tiers
 from gloader.pipeline.open.disk import (
@@ -49,6 +50,7 @@ from gloader.pipeline.open.first_batches import (
     probe_in_passes,
     probe_one_by_one,
 )
+from gloader.pipeline.row_task import RowTask
 from gloader.pipeline.seeds import label_bytes
 from gloader.plan.memory_plan import plan_memory
 from gloader.plan.too_small import naming_enough
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.open.device_rows import DryRun
     from gloader.pipeline.open.disk import KnownDisk, TableFiles
     from gloader.pipeline.other_ranks import OtherDevices, OtherMachines
+    from gloader.pipeline.row_task import OpenRows
     from gloader.pipeline.seeds import SeedPlan
     from gloader.plan.demand import Demand
     from gloader.plan.memory_plan import MemoryPlan
@@ -97,7 +100,7 @@ def tell_unreachable(graph: Topology | HeteroGraph, seeds: SeedPlan, *, num_hops
     """
     graph = HeteroGraph.of(graph)
     relations = tuple(graph.relations)
-    seed_types = _seed_types(graph, seeds.order) if seeds.links is None else seeds.links.seed_types
+    seed_types = _seed_types(graph, seeds.order) if seeds.task is None else seeds.task.seed_types
     unreachable = unreachable_relations(relations, seed_types, num_hops)
     if not unreachable or not seed_types:
         return
@@ -129,7 +132,7 @@ def _listed(relations: tuple[tuple[str, str, str], ...]) -> str:
 
 
 def _seed_types(graph: HeteroGraph, order: AnyOrder) -> tuple[str, ...]:
-    """Return the node types among the seeds; empty if the seeds are rows of a link table."""
+    """Return the node types among the seeds; empty if the seeds are rows of a table."""
     if isinstance(order, RowOrder):
         return ()
     starts = graph.type_starts
@@ -156,7 +159,8 @@ class MeasuredLoad:
     # One tier for each table. Without tables, one device tier without rows.
     tiers: tuple[DeviceTier, ...]
     demand: Demand  # the memory that the run could use, and the work in a step
-    links: str  # the edges to predict, as text for the user
+    task: str  # the edges or rows to predict, as text for the user
+    rows: OpenRows | None  # the open task table, if the seeds are its rows
 
     @property
     def sampler(self) -> AnySampler:
@@ -225,11 +229,18 @@ class LoadRequest:
             )
         )
         beside: list[tuple[str, int]] = []  # other users of the budget, and their bytes
-        order, links = seeds.order, ""
-        if seeds.links is not None and isinstance(order, RowOrder):
-            bound = seeds.links.bind(order, topology, settings, stack, budget_bytes=room_bytes)
-            order, links = bound.order, bound.text
+        order, text, rows = seeds.order, "", None
+        if isinstance(seeds.task, LinkTask) and isinstance(order, RowOrder):
+            bound = seeds.task.bind(order, topology, settings, stack, budget_bytes=room_bytes)
+            order, text = bound.order, bound.text
             beside.append(("edges to predict", bound.held_bytes))
+        elif isinstance(seeds.task, RowTask) and isinstance(order, RowOrder):
+            # Every rank opens the table, with a share of the whole budget. So the share does not follow the room.
+            of_rows = seeds.task.bind(
+                order, topology, settings, stack, budget_bytes=budget_bytes, num_ranks=self.num_ranks
+            )
+            order, text, rows = of_rows.order, of_rows.text, of_rows.rows
+            beside.append(("rows to predict", of_rows.held_bytes))
         elif isinstance(order, EpochOrder) and (of_labels := label_bytes(dataset, order)):
             beside.append(("label columns", of_labels))
         files = open_files(dataset, settings, spill, stack, known=known)
@@ -241,6 +252,8 @@ class LoadRequest:
             tell_unreachable(topology, seeds, num_hops=len(settings.sampling.fanouts), where=dataset.location)
         is_swept = home.home == "sweep"
         work = _workload(dataset, topology, order, settings, self.dry_run, files, probe, is_swept=is_swept)
+        if isinstance(seeds.task, RowTask) and (of_ages := seeds.task.age_bytes(work.probe)):
+            beside.append(("ages of rows", self.num_ranks * of_ages))
         num_batches = num_batches_of(settings, order, self.num_ranks)
         left = budget_bytes - sum(num_bytes for _, num_bytes in beside)
         home, sweeps = plan_edges(
@@ -265,7 +278,9 @@ class LoadRequest:
             ),
             others=tuple(beside),
         )
-        return MeasuredLoad(work=work, files=files, home=home, tiers=tiers, demand=demand, links=links)
+        return MeasuredLoad(
+            work=work, files=files, home=home, tiers=tiers, demand=demand, task=text, rows=rows
+        )
 
 
 def _most_open_files(dataset: Dataset, settings: LoaderSettings, home: TopologyChoice) -> int:

@@ -367,7 +367,7 @@ def _facts(load: MeasuredLoad, plan: MemoryPlan, settings: LoaderSettings) -> Ti
         policy=settings.memory.policy,
         topology=load.home,
         rates=load.files.rates,
-        links=load.links,
+        links=load.task,
     )
 
 

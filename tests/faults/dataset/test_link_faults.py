@@ -151,7 +151,7 @@ def test_a_device_that_fails_later_is_told_with_errno_and_file(root: Path, array
     system = FaultyOS(fail_at=10**6)
     with Dataset.open(root, os_io=system).link_table("train").open(max_bytes=0) as links:
         arrays.require(links.read(EVERY), EVERY)
-        links._columns["times"]._file._file._os_io = FaultyOS(  # type: ignore[attr-defined]
+        links._columns._columns["times"]._file._file._os_io = FaultyOS(  # type: ignore[attr-defined]
             fail_at=1, error=errno.EIO, repeat=10**6, calls=["pread_into"]
         )
         with pytest.raises(StoreReadError, match="Input/output error") as caught:

@@ -134,7 +134,7 @@ def test_rows_that_are_none_are_refused(table: LinkTable, max_bytes: int) -> Non
             ShapeError, match="rows of links 'train' have dtype float64; they must be integers"
         ):
             links.read(np.array([0.5]))
-    with pytest.raises(StoreError, match="links 'train': the link table is closed; open it again"):
+    with pytest.raises(StoreError, match="links 'train': the table is closed; open it again"):
         links.read(np.array([0]))
     links.close()
 
@@ -595,3 +595,72 @@ def test_folders_of_links_are_written_nowhere_else(tmp_path: Path) -> None:
             with pytest.raises(FormatError, match="array name"):
                 directory.array(name, dtype="int64", shape=(1,))
     assert not list(tmp_path.iterdir())
+
+
+RECOMMEND = ("user", "likes", "item")
+
+
+def free_arrays(count: int = 20) -> LinkArrays:
+    arrays = link_arrays(count, labels=None, k=0)
+    arrays.pairs[:, 2:] = -1
+    return arrays
+
+
+def write_free(path: Path, arrays: LinkArrays, **given: Any) -> Dataset:
+    dataset = write_linked_types(path / "plain", {})
+    with Dataset.create_hetero(
+        path / "d",
+        name="d",
+        num_nodes={name: table.num_nodes for name, table in dataset.node_tables.items()},
+        relations=[],
+        num_classes=1,
+    ) as writer:
+        nobody = np.empty(0, np.int64)
+        writer.nodes("item").labels(np.full(25, -1))
+        writer.nodes("item").splits(train=nobody, valid=nobody, test=nobody)
+        write_link_table(writer.links("train", **{"relation": RECOMMEND, "free": True, **given}), arrays)
+    return Dataset.open(path / "d")
+
+
+def test_pairs_that_are_no_edges_may_have_a_relation_that_the_graph_does_not_have(tmp_path: Path) -> None:
+    arrays = free_arrays()
+    dataset = write_free(tmp_path, arrays)
+    table = dataset.link_table("train")
+    assert (table.relation, table.reverse_relation, table.in_graph) == (RECOMMEND, None, 0)
+    assert "free-links" in load_manifest(dataset.root, DATASET_MANIFEST).required_features
+    with table.open(max_bytes=0) as links:
+        arrays.require(links.read(np.arange(20)), np.arange(20))
+    assert verify_dataset(dataset.root).is_ok
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"free": False}, "links 'train': there is no relation user:likes:item; there are none"),
+        ({"relation": ("user", "likes", "shop")}, "there is no relation user:likes:shop"),
+        ({"relation": ("user", "a__b", "item")}, "there is no relation user:a__b:item"),
+        ({"reverse": ("item", "liked", "user")}, "there is no relation user:likes:item"),
+    ],
+)
+def test_a_free_relation_is_between_two_types_and_has_no_reverse(
+    tmp_path: Path, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(GraphError, match=message):
+        write_free(tmp_path, free_arrays(), **given)
+
+
+def test_a_free_table_has_no_positions(tmp_path: Path) -> None:
+    arrays = free_arrays()
+    arrays.pairs[7, 2] = 0
+    dataset = write_free(tmp_path, arrays)
+    with pytest.raises(FormatError, match="row 7: position 0 must be -1, which means no such edge"):
+        dataset.link_table("train").open(max_bytes=0).read(np.arange(20))
+
+
+def test_a_record_of_free_links_must_name_their_feature(tmp_path: Path) -> None:
+    dataset = write_free(tmp_path, free_arrays())
+    manifest = load_manifest(dataset.root, DATASET_MANIFEST)
+    features = tuple(name for name in manifest.required_features if name != "free-links")
+    (dataset.root / DATASET_MANIFEST).write_bytes(replace(manifest, required_features=features).to_bytes())
+    with pytest.raises(FormatError, match="'user:likes:item' is no relation of the dataset; there are none"):
+        Dataset.open(dataset.root)

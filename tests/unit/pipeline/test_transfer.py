@@ -14,6 +14,7 @@ from gloader.device import CpuDevice, Device, DeviceTier, RowFormat, StaticCache
 from gloader.pipeline.buffers import BufferRing, RowForm
 from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.open.device_tier import hold_rows
+from gloader.pipeline.row_task import Answers
 from gloader.pipeline.send import ROOMIER, Transfer, roomy, transfer
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import OverwritingRing, RehearsedDevice
@@ -22,6 +23,7 @@ from gloader.types import BatchId, Block, ReadyBatch, SampledBatch, SampledOnDev
 DIM = 3
 FEATURES = np.arange(60, dtype=np.float32).reshape(20, DIM)
 LABELS = np.array([4, 2])
+ANSWERS = Answers(labels=LABELS)
 
 
 def _batch(x: NDArray[np.float32], nodes: Sequence[int], *, weights: bool = False) -> HostBatch:
@@ -61,7 +63,7 @@ def test_a_buffer_comes_back_when_the_device_has_read_it_and_not_before() -> Non
     sender = _sender(device)
     first = ring.acquire([5])[0]
     address = first.ctypes.data
-    sent = sender.send(_batch(first, [1, 2, 3, 4, 5]), LABELS)
+    sent = sender.send(_batch(first, [1, 2, 3, 4, 5]), ANSWERS)
     del first
     second = ring.acquire([5])[0]
     assert second.ctypes.data != address
@@ -85,7 +87,7 @@ def test_what_the_consumer_computes_comes_behind_the_batch_and_before_its_memory
     sender = Transfer([_tier(device, rows=(2, 4, 19)) if has_table else DeviceTier(device=device)])
     seen: list[ReadyBatch] = []
     host = _batch(_ring().acquire([5])[0], [1, 2, 3, 4, 5], weights=True)
-    sent = sender.send(host, LABELS)
+    sent = sender.send(host, ANSWERS)
     assert device.num_blocks == 2
     assert sent.ready.x.isnan().all()  # a stream of its own brings it: nothing is done on that of this thread
     with device.computing():
@@ -117,7 +119,7 @@ def test_no_more_is_sent_than_the_device_needs(
     tier.fill(source)
     host = _batch(np.empty((5, DIM), dtype=np.float32), [4, 2, 9, 19, 0])
     sender = Transfer([tier])
-    ready = sender.send(host, LABELS).receive()
+    ready = sender.send(host, ANSWERS).receive()
     ids = [np.int32] if rows else []  # nothing is looked up by them without a cache
     block = [np.int32, np.int32]
     assert [array.dtype for array in uploaded] == [np.int64, np.float32, *ids, *block, *block]
@@ -140,7 +142,7 @@ def test_ids_that_need_64_bits_have_them() -> None:
 def test_waiting_lets_go_of_everything() -> None:
     device, ring = RehearsedDevice(), _ring(max_bytes=5 * DIM * 4)
     sender = _sender(device)
-    sender.send(_batch(ring.acquire([5])[0], [1, 2, 3, 4, 5]), LABELS)
+    sender.send(_batch(ring.acquire([5])[0], [1, 2, 3, 4, 5]), ANSWERS)
     sender.wait()
     ring.acquire([5])[0]
 
@@ -158,7 +160,7 @@ def test_a_buffer_is_held_too_whose_batch_fails_behind_what_the_device_reads(
 
     monkeypatch.setattr(device, "gather", fail)
     with pytest.raises(torch.OutOfMemoryError):
-        sender.send(_batch(ring.acquire([5])[0], [1, 2, 3, 4, 5]), LABELS)
+        sender.send(_batch(ring.acquire([5])[0], [1, 2, 3, 4, 5]), ANSWERS)
     assert sender.num_sending == 1
     sender.wait()
     assert (sender.num_sending, device.faults) == (0, [])
@@ -207,7 +209,7 @@ def test_a_sent_batch_is_the_gathered_one(kind: type[Device], rows: tuple[int, .
             host.x[0][position] = np.nan  # what the host does not bring
     # Holds the table and the host's rows until the device has read them.
     sender = Transfer([_tier(kind(), rows)])
-    sent = sender.send(host, LABELS)
+    sent = sender.send(host, ANSWERS)
     assert (sent.superbatch, sent.ends_superbatch) == (5, True)
     _same(sent.receive(), host)
 
@@ -224,7 +226,7 @@ def test_what_is_sent_waits_on_the_device_for_what_was_sampled_there() -> None:
     host = HostBatch(
         sampled=sampled, x=(FEATURES[:0],), src_degree=FEATURES[0], superbatch=0, ends_superbatch=False
     )
-    sent = sender.send(host, LABELS)
+    sent = sender.send(host, ANSWERS)
     del there, made, sampled, host  # their memory is the device's to keep
     np.testing.assert_array_equal(sent.receive().x.numpy(), FEATURES[nodes])
     sender.wait()
@@ -249,7 +251,7 @@ def test_batches_of_changing_size_ask_for_memory_of_few_sizes() -> None:
             superbatch=0,
             ends_superbatch=False,
         )
-        ready = sender.send(host, LABELS).receive()
+        ready = sender.send(host, ANSWERS).receive()
         np.testing.assert_array_equal(ready.x.numpy(), FEATURES[nodes])
         most.append(ready.x.untyped_storage().nbytes())
     assert len(set(most)) == 1
