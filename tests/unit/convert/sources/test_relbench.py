@@ -109,10 +109,11 @@ class TestRowsAndKeys:
         assert source.num_nodes == {"users": 3, "visits": 3}
         assert nodes(source, "users").row_times is None
         assert nodes(source, "users").keys is None  # the keys are the nodes' ids
-        assert source.column_notes[2] == (
-            "visits: the rows of visits.parquet, 3, time at in seconds, rounded down, 1 rows after the test time left "
-            "out, 1 rows without a time left out"
+        assert (
+            source.column_notes[2]
+            == "visits: the rows of visits.parquet, 3, time at in seconds, rounded down"
         )
+        assert source.unused == ("1 rows of visits after the test time", "1 rows of visits without a time")
 
     def test_a_foreign_key_makes_two_relations_with_the_time_of_the_source_row(self, tmp_path):
         source = opened(pair(tmp_path / "made"))
@@ -126,7 +127,7 @@ class TestRowsAndKeys:
         late = {"user": [1.0, np.nan, 5.0, 3.0], "at": [VALID] * 4}
         source = opened(pair(tmp_path / "made", child=late))
         assert edges(source, ("users", "p2f_user", "visits")) == [(1, 0, None)]
-        assert "user of visits.parquet: 1 without a key, 2 dangling, first 5 in row 2" in source.column_notes
+        assert source.key_note == "user of visits.parquet: 1 without a key, 2 dangling, first 5 in row 2"
 
     def test_keys_that_are_no_row_numbers_are_found(self, tmp_path):
         folder = pair(
@@ -282,6 +283,13 @@ class TestTasks:
         (text,) = [text for text in source.unused if text.startswith("active.test: ")]
         assert "test.parquet is missing; RelBench makes it: relbench.load_dataset(" in text
         assert ".load_task('active').get_table('test', mask_input_cols=False).df.to_parquet(" in text
+
+    def test_rows_beyond_the_budget_are_refused(self, shop):
+        options = SourceOptions(memory_budget_bytes=60_000, task_tables="order-rating")
+        with pytest.raises(
+            BudgetError, match=r"the rows of .*order-rating take .*Raise --memory-budget to at least"
+        ):
+            open_source(f"relbench:{shop}", options)
 
     def test_the_chosen_tasks(self, shop):
         source = opened(shop, task_tables="customer-churn,customer-spend")
