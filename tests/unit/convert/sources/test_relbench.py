@@ -413,6 +413,14 @@ class TestDataset:
             assert (found is None) == (each.row_times is None)
             assert found is None or np.array_equal(found, each.row_times)
         assert report.links["customer-buys.train"].in_graph == 0
+        links = dataset.link_tables["customer-buys.train"]
+        with links.open(max_bytes=BUDGET) as reader:
+            pairs = reader.read(np.arange(links.num_rows))
+        (chunk,) = source.links[0].rows.chunks(BUDGET)
+        np.testing.assert_array_equal(pairs.src, chunk.src)
+        np.testing.assert_array_equal(pairs.dst, chunk.dst)
+        np.testing.assert_array_equal(pairs.times, chunk.time)
+        assert (links.relation, links.reverse) == (("customers", "customer-buys", "products"), None)
         assert [path.name for path in tmp_path.iterdir() if path.name != "out"] == []
 
     def test_rows_without_a_time_come_before_all_others(self, tmp_path):
