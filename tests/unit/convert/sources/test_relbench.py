@@ -417,8 +417,10 @@ class TestDataset:
         with links.open(max_bytes=BUDGET) as reader:
             pairs = reader.read(np.arange(links.num_rows))
         (chunk,) = source.links[0].rows.chunks(BUDGET)
-        np.testing.assert_array_equal(pairs.src, chunk.src)
-        np.testing.assert_array_equal(pairs.dst, chunk.dst)
+        np.testing.assert_array_equal(pairs.sources, chunk.src)
+        np.testing.assert_array_equal(pairs.destinations, chunk.dst)
+        assert (pairs.positions == -1).all()
+        assert (pairs.reverses == -1).all()
         np.testing.assert_array_equal(pairs.times, chunk.time)
         assert (links.relation, links.reverse) == (("customers", "customer-buys", "products"), None)
         assert [path.name for path in tmp_path.iterdir() if path.name != "out"] == []
