@@ -422,7 +422,7 @@ class TestDataset:
         assert (pairs.positions == -1).all()
         assert (pairs.reverses == -1).all()
         np.testing.assert_array_equal(pairs.times, chunk.time)
-        assert (links.relation, links.reverse) == (("customers", "customer-buys", "products"), None)
+        assert (links.relation, links.reverse_relation) == (("customers", "customer-buys", "products"), None)
         assert [path.name for path in tmp_path.iterdir() if path.name != "out"] == []
 
     def test_rows_without_a_time_come_before_all_others(self, tmp_path):
