@@ -194,7 +194,7 @@ def _link_parts(
         kept, dropped = pairs.counts()
         notes.add(
             f"{task.name}.{part}: {kept:,} pairs of {table.path.name}"
-            + _left_out(dropped, " or ".join(task.tables)),
+            + _left_out(dropped, " or ".join(dict.fromkeys(task.tables))),
             table,
             [*task.columns, task.time],
         )

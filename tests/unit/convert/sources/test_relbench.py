@@ -425,6 +425,28 @@ class TestDataset:
         assert (links.relation, links.reverse_relation) == (("customers", "customer-buys", "products"), None)
         assert [path.name for path in tmp_path.iterdir() if path.name != "out"] == []
 
+    def test_pairs_within_one_type_and_ends_that_are_no_nodes(self, tmp_path):
+        ends = {f"{end}_entity_{word}": value for end, column in (("src", "id"), ("dst", "friend"))
+                for word, value in (("table", "users"), ("col", column))}  # fmt: skip
+        friends = pd.DataFrame({"id": [0, 2, 9, 1], "friend": [[1, 7], [], [0], [2, 0]]})
+        parts = {"train": friends, "val": friends.assign(friend=[1, 2, 0, 9]), "test": friends[["id"]]}
+        tasks = [("friends", {"task_type": "recommendation", **ends}, parts)]
+        source = opened(pair(tmp_path / "made", tasks=tasks))
+        assert source.column_notes[-2:] == (
+            "friends.train: 3 pairs of train.parquet, 2 left out that name no row of users",
+            "friends.valid: 2 pairs of val.parquet, 2 left out that name no row of users",
+        )
+        assert source.unused[-1].endswith("test.parquet has no column 'friend'")
+        report = prepare(source, tmp_path / "out", PrepareOptions(memory_budget_bytes=BUDGET))
+        assert report.links["friends.train"].num_rows == 3
+        links = Dataset.open(tmp_path / "out").link_tables["friends.train"]
+        assert (links.relation, links.reverse_relation, links.has_times) == (
+            ("users", "friends", "users"), None, False,
+        )  # fmt: skip
+        with links.open(max_bytes=BUDGET) as reader:
+            pairs = reader.read(np.arange(3))
+        assert (pairs.sources.tolist(), pairs.destinations.tolist()) == ([0, 1, 1], [1, 2, 0])
+
     def test_rows_without_a_time_come_before_all_others(self, tmp_path):
         rated = {
             "kind": "autocomplete",
