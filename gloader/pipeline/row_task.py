@@ -99,7 +99,7 @@ class RowAnswers:
 
     def answers(self, sampled: AnyBatch) -> Answers:
         """Return what a batch has beside its nodes."""
-        row_ids = self.order.batch_items(sampled.id)
+        row_ids = self.order.batch_items(sampled.id).copy()  # the loop may keep and change it
         columns = self.rows.table.columns.read(row_ids)
         labels, times = columns.get(ROW_LABELS), columns.get(ROW_TIMES)
         return Answers(
