@@ -250,8 +250,8 @@ def require_fit(dataset: Dataset, checkpoint: Checkpoint) -> None:
     width = encoder.out_dim if is_free or kind is None else num_outputs(kind, dataset.labelled)
     if (aged := encoder.schema.aged) and not set(aged) <= set(aged_types(dataset)):
         raise CheckpointError(
-            f"the checkpoint's network reads the ages of rows of type {', '.join(aged)}, and {dataset.name} lacks times "
-            "of such rows"
+            f"the checkpoint's network reads the ages of rows of type {', '.join(aged)}, and {dataset.name} lacks "
+            "times of such rows"
         )
     words = "classes" if kind == "classes" else "outputs"
     if isinstance(encoder, ModelSpec):
