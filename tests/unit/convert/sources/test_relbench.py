@@ -374,11 +374,10 @@ class TestDescription:
         with pytest.raises(SourceError, match=text):
             opened(folder)
 
-    def test_options_on_columns_of_edges_are_refused(self, tmp_path):
-        with pytest.raises(
-            ConfigError, match="here edges are foreign keys, whose times are those of the rows"
-        ):
-            opened(pair(tmp_path / "made"), edge_time="at")
+    def test_options_that_name_files_or_columns_are_refused(self, tmp_path):
+        text = "--labels, --edge-time: a database has its features, labels and times in its own tables"
+        with pytest.raises(ConfigError, match=text):
+            opened(pair(tmp_path / "made"), edge_time="at", labels=tmp_path / "y.npy")
 
     def test_all_files_of_the_folder_are_watched(self, tmp_path):
         folder = pair(tmp_path / "made", tasks=[("active", ACTIVE, {"train": active([0], [0])})])
