@@ -577,6 +577,8 @@ class TrainSettings:
     task: TaskName = "node"
     # Its metric is that of every task: the flag was first for links, and recorded settings have it there.
     links: LinkConfig = LinkConfig()
+    # The task whose task tables have the rows to learn, such as "churn" for the table "churn.train"; None learns nodes.
+    table: str | None = None
     # Number of networks to train, which differ only in their seed: run k uses the loader's seed + k.
     runs: int = 1
 

@@ -119,7 +119,8 @@ def _open(run: WorkerRun) -> Dataset:
 def _compile(dataset: Dataset, settings: TrainSettings) -> None:
     """Compile kernels that are new on this machine, in another process. Its end frees the compilation's memory."""
     links = settings.links if settings.task == "link" else None
-    compile_first(dataset, settings.loader, says=_LOG.info, links=links)
+    table = None if settings.table is None else f"{settings.table}.train"
+    compile_first(dataset, settings.loader, says=_LOG.info, links=links, table=table)
 
 
 def _prepared(run: WorkerRun) -> str:

@@ -82,6 +82,7 @@ def train(
     out: str | None = None,
     links: dict[str, Any] | None = None,
     task: Any = "node",
+    table: str | None = None,
     **files: Any,
 ) -> dict[str, Any]:
     """Train, and return what came of it; with ``trouble`` on one rank, or ``odd`` settings of the model on rank 1."""
@@ -98,6 +99,7 @@ def train(
             loader=LOADER.changed(sharing=sharing, **(loader or {})),
             task=task if links is None else "link",
             links=LinkConfig(**(links or {})),
+            table=table,
         ),
         files=RunFiles(out=None if out is None else Path(out), **files),
         loader_factory=TroubledLoader.from_settings

@@ -8,6 +8,7 @@ runs `_Inference`, and the other ranks send their feature rows.
 import math
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
@@ -16,12 +17,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from rich.progress import Progress
 
-from gloader.cli.prediction_table import import_writers, is_prediction_table, write_by_key, write_table
+from gloader.cli.prediction_table import (
+    import_writers,
+    is_prediction_table,
+    write_by_key,
+    write_rows,
+    write_table,
+)
 from gloader.cli.ranks import RankLaunch, joined_ranks, screen_of
 from gloader.cli.run_view import memory_text
 from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, PacedLines, Screen
 from gloader.cli.train import open_or_prepare
-from gloader.config import ObjectSettings
+from gloader.config import LoaderSettings, ObjectSettings
 from gloader.core.flag_values import SWITCH, Size
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError
@@ -53,6 +60,7 @@ def infer(  # noqa: PLR0913 - each a flag
     node_type: Annotated[str | None, Parameter(name="--type")] = None,
     layer: int | None = None,
     pairs: Path | None = None,
+    table: str | None = None,
     probabilities: Annotated[bool, SWITCH] = False,
     memory_budget: Size = None,
     device: str = "auto",
@@ -88,6 +96,9 @@ def infer(  # noqa: PLR0913 - each a flag
     pairs
         A .npy file with int64 pairs (n, 2), source and destination by their ids in the source. Or a .csv or .parquet
         table with columns such as src and dst, by their keys, or without keys by their ids. Write their scores.
+    table
+        Predict the rows of this task table, such as churn.test, with a model that learned such rows (gloader train
+        --table). A .csv or .parquet file then has the key of each row's node, and the row's time.
     probabilities
         Write the probability of every class, a row of float32 per node, instead of the most likely class.
     memory_budget
@@ -104,15 +115,21 @@ def infer(  # noqa: PLR0913 - each a flag
     # This check precedes hours of work with a useless result.
     require_file_target(out)
     remove_dead_spills()
-    table, pair_ids = _read_pairs(pairs)
+    pair_table, pair_ids = _read_pairs(pairs)
+    if table is not None and (pairs is not None or layer is not None or node_type is not None):
+        raise ConfigError(
+            "--table predicts the rows of a table; leave --pairs, --layer and --type out, which are for other outputs"
+        )
     if is_prediction_table(out) and pair_ids is not None:
         raise ConfigError(
             f"--out {out}: a table of scores needs --pairs as a table, .csv or .parquet; for an array write a .npy file"
         )
-    if table is not None:
-        screen.say(f"pairs: {table}")
+    if pair_table is not None:
+        screen.say(f"pairs: {pair_table}")
     with open_or_prepare(dataset, screen, memory_budget=memory_budget, objects=objects) as opened:
-        compile_first(opened, None, says=screen.say, memory_budget=memory_budget)
+        # Rows of a table are loaded in batches, with the kernels of the usual sampler.
+        loader = None if table is None else LoaderSettings.of(memory_budget=memory_budget)
+        compile_first(opened, loader, says=screen.say, memory_budget=memory_budget, table=table)
 
         # The imports of torch come after the compilation in other processes: together they would take too much memory.
         from gloader.observe.peak_memory import PeakMemory, bare_bytes
@@ -149,7 +166,8 @@ def infer(  # noqa: PLR0913 - each a flag
                         rows=rows,
                         out=out,
                         pairs=pair_ids,
-                        pair_table=table,
+                        pair_table=pair_table,
+                        table=table,
                         probabilities=probabilities,
                     ).run(
                         # The training state is left out, because it is not needed here and takes memory.
@@ -174,6 +192,7 @@ class _Inference:
     out: Path
     pairs: "IdArray | None"  # (n, 2) pairs to score; None for labels or embeddings, or with ``pair_table``
     pair_table: "PairTable | None"  # pairs to score, by their keys
+    table: str | None  # the task table whose rows are predicted
     probabilities: bool  # whether the probability of every class is written
 
     def run(
@@ -189,12 +208,15 @@ class _Inference:
         """Compute the prediction, write it, and report the file."""
         from gloader.observe.peak_memory import peak_rss_bytes
         from gloader.training.model_spec import LinkSpec
-        from gloader.training.predict import embed, embedded_type, predictions, score_pairs
+        from gloader.training.predict import embed, embedded_type, require_no_table, score_pairs
 
         opened, screen, out, pairs = self.dataset, self.screen, self.out, self._pairs(loaded)
         is_of_links = isinstance(loaded.spec, LinkSpec)
         chosen = node_type or ("" if pairs is not None else embedded_type(opened, loaded))
-        if layer is None and not is_of_links and chosen != opened.labelled.name:
+        rows = None if self.table is None else opened.task_table(self.table)
+        if rows is None and layer is None:
+            require_no_table(loaded)
+        if rows is None and layer is None and not is_of_links and chosen != opened.labelled.name:
             raise ConfigError(
                 f"only nodes of type {opened.labelled.name!r} have labels; give --layer to write a layer's output for "
                 f"nodes of type {chosen!r}"
@@ -227,14 +249,7 @@ class _Inference:
                 else:
                     save_predictions(out, scores)
             elif layer is None and not is_of_links:
-                with predictions(opened, loaded, probabilities=self.probabilities, **settings) as made:
-                    content, num_nodes = made.content, made.num_nodes
-                    if is_prediction_table(out):
-                        classes = opened.label_names if content == "classes" else None
-                        write_by_key(out, opened.labelled, made.chunks, made.names, class_names=classes)
-                    else:
-                        shape = (num_nodes,) if made.is_flat else (num_nodes, len(made.names))
-                        save_rows(out, made.chunks, shape, "<i8" if content == "classes" else "<f4")
+                content, num_nodes = self._write_labels(loaded, settings)
             else:
                 content = "embeddings" if layer is None else f"rows of layer {layer}"
                 with embed(opened, loaded, layer=layer, node_type=chosen, **settings) as embeddings:
@@ -246,6 +261,8 @@ class _Inference:
                         save_rows(out, embeddings.chunks, (num_nodes, embeddings.width), "<f4")
         of_type = "" if opened.kind == "homogeneous" else f" of type {chosen!r}"
         of = f"{num_nodes:,} pairs" if pairs is not None else f"{num_nodes:,} nodes{of_type}"
+        if rows is not None:
+            of = f"{num_nodes:,} rows of table {rows.name!r}"
         screen.say(f"{content} of {of} in {out}")
         memory = {
             "peak_anonymous_bytes": peak.peak_bytes,
@@ -260,12 +277,40 @@ class _Inference:
                     {"num_pairs": num_nodes}
                     if pairs is not None
                     else {"num_nodes": num_nodes, "type": chosen}
+                    if rows is None
+                    else {"num_rows": num_nodes, "type": chosen, "table": rows.name}
                 ),
                 "layer": layer,
                 "dataset": opened.location,
                 **memory,
             }
         )
+
+    def _write_labels(self, loaded: "Checkpoint", settings: dict[str, Any]) -> tuple[str, int]:
+        """Write the predictions of all nodes, or of the table's rows. Return what they are, and their number.
+
+        ``settings`` are keywords for `predictions`.
+        """
+        from gloader.training.predict import predictions, row_label_names, row_predictions
+
+        opened, out = self.dataset, self.out
+        if self.table is None:
+            opening = predictions(opened, loaded, probabilities=self.probabilities, **settings)
+            class_names = opened.label_names
+            write: Any = partial(write_by_key, out, opened.labelled)
+        else:
+            table = opened.task_table(self.table)
+            given = {name: value for name, value in settings.items() if name != "rows"}
+            opening = row_predictions(opened, loaded, table.name, probabilities=self.probabilities, **given)
+            class_names = row_label_names(opened, loaded, table)
+            write = partial(write_rows, out, opened.node_tables[table.node_type], table)
+        with opening as made:
+            if is_prediction_table(out):
+                write(made.chunks, made.names, class_names=class_names if made.content == "classes" else None)
+            else:
+                shape = (made.num_nodes,) if made.is_flat else (made.num_nodes, len(made.names))
+                save_rows(out, made.chunks, shape, "<i8" if made.content == "classes" else "<f4")
+            return made.content, made.num_nodes
 
     def _pairs(self, loaded: "Checkpoint") -> "IdArray | None":
         """Return the pairs (n, 2) by their ids in the source, or None without pairs."""

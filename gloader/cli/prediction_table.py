@@ -14,13 +14,14 @@ from gloader.core.ids import node_at_id
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from gloader.dataset.tables import NodeTable
+    from gloader.dataset.task_table import TaskTable
     from gloader.ssd_store.os_io import OsIO
 
 TABLE_SUFFIXES: Final = frozenset({".csv", ".parquet"})
@@ -74,7 +75,61 @@ def write_by_key(
         raise ConfigError(
             f"two columns of {out} would have one name: {', '.join(all_names)}; write a .npy file"
         )
-    write_table(out, _batches(table, chunks, all_names, class_names), os_io=os_io)
+    node_of = node_at_id(table.original_ids) if table.has_keys else None
+
+    def columns(ids: NDArray[Any]) -> list[NDArray[Any]]:
+        return [table.keys_of(ids if node_of is None else node_of[ids]) if table.has_keys else ids]
+
+    write_table(out, _batches(columns, chunks, all_names, class_names), os_io=os_io)
+
+
+def write_rows(
+    out: Path,
+    nodes: NodeTable,
+    table: TaskTable,
+    chunks: Iterable[NDArray[Any]],
+    names: Sequence[str],
+    *,
+    class_names: Sequence[str] | None = None,
+    os_io: OsIO | None = None,
+) -> None:
+    """Write predictions of a task table's rows as a table, which is complete or absent.
+
+    The columns are those of `write_by_key`, with the row's time, in seconds, behind the key.
+
+    Parameters
+    ----------
+    nodes : the nodes of the rows' type
+    table : the rows
+    chunks : consecutive rows (n, k), in the order of ``table``
+    out, names, class_names, os_io : see `write_by_key`
+
+    Raises
+    ------
+    ConfigError, StoreExistsError, StoreWriteError
+        See `write_by_key`.
+    """
+    all_names = [
+        "key" if nodes.has_keys else "id",
+        *(["time"] if table.has_times else []),
+        *names,
+        *(["name"] if class_names else []),
+    ]
+    if len(set(all_names)) < len(all_names):
+        raise ConfigError(
+            f"two columns of {out} would have one name: {', '.join(all_names)}; write a .npy file"
+        )
+    with table.open(max_bytes=0) as rows:
+
+        def columns(ids: NDArray[Any]) -> list[NDArray[Any]]:
+            read = rows.read(ids)
+            original = nodes.original_ids
+            keys = nodes.keys_of(read.nodes) if nodes.has_keys else read.nodes
+            if not nodes.has_keys and original is not None:
+                keys = original[read.nodes]
+            return [keys, *([] if read.times is None else [read.times])]
+
+        write_table(out, _batches(columns, chunks, all_names, class_names), os_io=os_io)
 
 
 def write_table(out: Path, batches: Iterator[pa.RecordBatch], *, os_io: OsIO | None = None) -> None:
@@ -101,24 +156,28 @@ def write_table(out: Path, batches: Iterator[pa.RecordBatch], *, os_io: OsIO | N
 
 
 def _batches(
-    table: NodeTable, chunks: Iterable[NDArray[Any]], names: Sequence[str], class_names: Sequence[str] | None
+    columns_of: Callable[[NDArray[Any]], list[NDArray[Any]]],
+    chunks: Iterable[NDArray[Any]],
+    names: Sequence[str],
+    class_names: Sequence[str] | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the table's rows in blocks."""
+    """Yield the table's rows in blocks.
+
+    ``columns_of`` returns the columns before the predictions, from the numbers of rows.
+    """
     import numpy as np
     import pyarrow as pa
 
-    node_of = node_at_id(table.original_ids) if table.has_keys else None
     start = 0
     for chunk in chunks:
         for first in range(0, len(chunk), _ROWS):
             rows = chunk[first : first + _ROWS]
             ids = np.arange(start, start + len(rows))
             start += len(rows)
-            keys = ids if not table.has_keys else table.keys_of(ids if node_of is None else node_of[ids])
-            columns = [keys, *(rows.reshape(len(rows), -1).T if rows.ndim > 1 else [rows])]
-            arrays = [pa.array(np.ascontiguousarray(column)) for column in columns]
+            predicted = list(rows.reshape(len(rows), -1).T) if rows.ndim > 1 else [rows]
+            arrays = [pa.array(np.ascontiguousarray(column)) for column in [*columns_of(ids), *predicted]]
             if class_names:
-                arrays.append(pa.array(np.asarray(class_names, object)[columns[1]], pa.string()))
+                arrays.append(pa.array(np.asarray(class_names, object)[predicted[0]], pa.string()))
             yield pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 

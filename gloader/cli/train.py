@@ -66,6 +66,9 @@ class RunFlags:
     """Folder of the results. Default: runs/DATASET-MODEL-DATE-TIME."""
     task: TaskName = "node"
     """Predict node classes (node) or edges (link). The group Links has the flags for edges."""
+    table: str | None = None
+    """Learn the rows of the task table NAME.train, each of which is a node, perhaps at a time. NAME.valid and NAME.test
+    are evaluated."""
     runs: Count = 1
     """Number of repetitions, with the seeds seed, seed+1, ...; the result has their mean and standard deviation."""
     resume: Annotated[bool, SWITCH, FIRST] = False
@@ -125,13 +128,20 @@ def train(
     if launch.max_restarts and run.out is None:
         raise ConfigError("--max-restarts needs --out: a restarted run looks for its checkpoint there")
     _require_sampler(loader.sampling)
-    if run.task == "node" and loader.sampling.is_temporal:
+    if run.task != "link" and run.table is None and loader.sampling.is_temporal:
         raise ConfigError(
-            "--time-strategy needs --task link, whose tables have a time for each edge; in a training loop of your "
-            "own, gloader.Loader(times=...) takes the time of each training node"
+            "--time-strategy needs --table, whose rows may have a time, or --task link, whose tables have a time for "
+            "each edge; in a training loop of your own, gloader.Loader(times=...) takes the time of each training node"
         )
     settings = TrainSettings(
-        model=model, optim=optim, step=step, loader=loader, task=run.task, links=links, runs=run.runs
+        model=model,
+        optim=optim,
+        step=step,
+        loader=loader,
+        task=run.task,
+        links=links,
+        table=run.table,
+        runs=run.runs,
     )
     with (
         joined_ranks(launch, device=run.device, stall_timeout_s=loader.stages.stall_timeout_s) as group,
@@ -159,6 +169,7 @@ def train(
                 loader,
                 says=screen.say,
                 links=of_links,
+                table=None if run.table is None else f"{run.table}.train",
                 has_machines=has_machines,
                 num_ranks=group.most_local,  # the largest number of ranks on one machine
             )

@@ -364,6 +364,11 @@ class NodeTable:
         self._require_labels()
         return math.prod(self._arrays.records["labels"].shape[1:])
 
+    @property
+    def num_classes(self) -> int:
+        """C, the number of classes; for labels that are values, the number of columns."""
+        return self._arrays.limits.num_classes
+
     @cached_property
     def labels(self) -> NDArray[Any]:
         """The labels, verified and read-only.

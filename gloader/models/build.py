@@ -89,6 +89,7 @@ def build_model(
     add_self_loops: bool = True,
     edge_dim: int = 0,
     codes: tuple[CodeColumn, ...] = (),
+    is_aged: bool = False,
 ) -> GraphNetwork:
     """Return the network for one node type from ``config``, initialised from torch's global generator.
 
@@ -103,6 +104,7 @@ def build_model(
     edge_dim : F_e, edge feature width; 0 without edge features or to ignore them. Only models with
         `takes_edge_features` read them
     codes : the feature columns in place of which the network reads learned numbers, from left to right
+    is_aged : whether the network reads the ages of rows, which batches of a task table with times have
 
     Raises
     ------
@@ -116,7 +118,7 @@ def build_model(
         raise ConfigError(
             "model 'gine' needs edge features, and there are none; use a dataset with edge features, or another model"
         )
-    schema = Schema.of_one_type(in_dim, codes)
+    schema = Schema.of_one_type(in_dim, codes, is_aged=is_aged)
     layers = _build_layers(
         config,
         schema,

@@ -20,6 +20,7 @@ from torch.nn import functional
 from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 from gloader.models.code_rows import CodeRows
+from gloader.models.row_ages import RowAges
 from gloader.models.schema import key_of
 from gloader.types import EDGE, NODE
 
@@ -80,6 +81,9 @@ class GraphNetwork(nn.Module):
         # Types that do not reach the output have no parameters.
         coded = {name: codes for name, codes in schema.codes.items() if name in layers[0].in_dims}
         self.codes = nn.ModuleDict({key_of(name): CodeRows(codes) for name, codes in coded.items()})
+        self.ages = nn.ModuleDict(
+            {key_of(name): RowAges() for name in schema.aged if name in layers[0].in_dims}
+        )
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -104,7 +108,10 @@ class GraphNetwork(nn.Module):
         return network
 
     def forward(
-        self, batch: AnyReadyBatch | torch.Tensor, blocks: Sequence[DeviceBlock] | None = None
+        self,
+        batch: AnyReadyBatch | torch.Tensor,
+        blocks: Sequence[DeviceBlock] | None = None,
+        row_age: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the output for the seeds of the only target, (B, out_dim).
 
@@ -112,6 +119,7 @@ class GraphNetwork(nn.Module):
         ----------
         batch : a batch of any loader, or the rows ``x`` (U, F) of a one-type batch
         blocks : the L blocks of a one-type batch
+        row_age : (U,) float32 seconds, the ages of the rows ``x``; None if the network reads none
 
         Raises
         ------
@@ -124,7 +132,8 @@ class GraphNetwork(nn.Module):
                 f"embed(batch) instead"
             )
         if isinstance(batch, torch.Tensor):
-            outputs = self._rows({NODE: batch}, [{EDGE: block} for block in blocks or ()], {})
+            ages = None if row_age is None else {NODE: row_age}
+            outputs = self._rows({NODE: batch}, [{EDGE: block} for block in blocks or ()], {}, ages)
         else:
             outputs = self.embed(batch)
         return outputs[self.targets[0]]
@@ -137,16 +146,20 @@ class GraphNetwork(nn.Module):
         Raises
         ------
         ConfigError
-            The batch's number of hops is not the number of layers.
+            The batch's number of hops is not the number of layers, or the batch lacks the ages of rows.
         """
         typed = batch.typed
         x = {name: self._inputs(name, typed) for name in self.layers[0].in_dims}
-        return self._rows(x, typed.blocks, typed.num_seeds)
+        return self._rows(x, typed.blocks, typed.num_seeds, typed.row_age)
 
     def _rows(
-        self, x: dict[str, torch.Tensor], hops: Hops, num_seeds: Mapping[str, int]
+        self,
+        x: dict[str, torch.Tensor],
+        hops: Hops,
+        num_seeds: Mapping[str, int],
+        ages: Mapping[str, torch.Tensor] | None,
     ) -> dict[str, torch.Tensor]:
-        """Return each target's output from each type's input rows ``x`` (U_t, width)."""
+        """Return each target's output from each type's input rows ``x`` (U_t, width), some with ``ages`` (U_t,)."""
         if len(hops) != len(self.layers):
             raise ConfigError(
                 f"the batch has {len(hops)} hops and the model {len(self.layers)} layers; "
@@ -156,6 +169,8 @@ class GraphNetwork(nn.Module):
             zip(self.layers, hops, self._num_rows(hops, num_seeds), strict=True)
         ):
             entered = {name: self.enter(depth, name, x[name]) for name in layer.in_dims}
+            if depth == 0:
+                entered = {name: self._aged(name, rows, ages) for name, rows in entered.items()}
             x = layer.forward(entered, hop, num_rows)
         return {name: self.leave(x[name]) for name in self.targets}
 
@@ -220,6 +235,19 @@ class GraphNetwork(nn.Module):
         for part in self.mlp:
             x = _normalised(part, x) if isinstance(part, nn.BatchNorm1d) else part(x)
         return x
+
+    def _aged(self, node_type: str, x: torch.Tensor, ages: Mapping[str, torch.Tensor] | None) -> torch.Tensor:
+        """Return a type's input rows with their ages, if the network reads these."""
+        key = key_of(node_type)
+        if key not in self.ages:
+            return x
+        if ages is None or node_type not in ages:
+            raise ConfigError(
+                f"the network reads the ages of rows of type {node_type!r}, and the batch has none; load batches of a "
+                "task table with times, by table="
+            )
+        rows: torch.Tensor = self.ages[key](x, ages[node_type])
+        return rows
 
     def _inputs(self, node_type: str, batch: HeteroReadyBatch) -> torch.Tensor:
         """Return a type's features, or its learned rows for the batch's nodes."""

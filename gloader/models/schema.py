@@ -12,6 +12,7 @@ from torch import nn
 
 from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
+from gloader.models.row_ages import AGE_DIM
 from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
@@ -76,9 +77,11 @@ class Schema:
     targets: tuple[str, ...]
     # The columns with codes of each type that has some, from left to right.
     codes: Mapping[str, tuple[CodeColumn, ...]] = field(default_factory=dict)
+    # The types whose rows have times, if batches have the ages of these rows; see `gloader.models.row_ages`.
+    aged: tuple[str, ...] = ()
 
     @classmethod
-    def of_one_type(cls, dim: int, codes: tuple[CodeColumn, ...] = ()) -> Schema:
+    def of_one_type(cls, dim: int, codes: tuple[CodeColumn, ...] = (), *, is_aged: bool = False) -> Schema:
         """Return the schema of a graph with one type and ``dim`` features; its node count stays 0. Pure."""
         return cls(
             num_nodes={NODE: 0},
@@ -86,6 +89,7 @@ class Schema:
             relations=(EDGE,),
             targets=(NODE,),
             codes={NODE: codes} if codes else {},
+            aged=(NODE,) if is_aged else (),
         )
 
     def __post_init__(self) -> None:
@@ -122,8 +126,12 @@ class Schema:
         return tuple(tuple(name for name in self.num_nodes if name in names) for names in reversed(by_depth))
 
     def added_dim(self, node_type: str) -> int:
-        """Return by how much a type's rows widen when learned numbers replace its codes; see `CodeColumn`. Pure."""
-        return sum(each.dim - 1 for each in self.codes.get(node_type, ()))
+        """Return by how much a type's rows widen before the first layer. Pure.
+
+        Learned numbers replace codes, see `CodeColumn`, and ages are appended.
+        """
+        of_codes = sum(each.dim - 1 for each in self.codes.get(node_type, ()))
+        return of_codes + (AGE_DIM if node_type in self.aged else 0)
 
     @property
     def learned_dim(self) -> int | None:

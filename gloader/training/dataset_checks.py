@@ -14,6 +14,8 @@ from gloader.errors import ConfigError
 if TYPE_CHECKING:
     from gloader.config import TrainSettings
     from gloader.dataset import Dataset
+    from gloader.dataset.tables import NodeTable
+    from gloader.dataset.task_table import TaskTable
     from gloader.dataset.values import LabelKind
     from gloader.training.scores import Metric
 
@@ -44,15 +46,20 @@ def require_dataset(settings: TrainSettings, dataset: Dataset) -> None:
     Raises
     ------
     ConfigError
-        There are no training nodes, there is no link table (edges to predict), the labels or the metric do not fit the
-        task, or the model does not fit the dataset or the setting ``compile``.
+        There are no training nodes, there is no such task table (rows to predict) or no link table (edges to predict),
+        the labels or the metric do not fit the task, or the model does not fit the dataset or the setting ``compile``.
     """
     require_choice("task", settings.task, get_args(TaskName))
     if settings.task == "link":
+        if settings.table is not None:
+            raise ConfigError(
+                f"--table {settings.table} names rows of nodes, and --task link learns edges; leave one of them out "
+                "(--edges names a link table)"
+            )
         require_link_tables(dataset)
         require_no_classes(settings)
     else:
-        require_training_nodes(dataset)
+        require_rows(settings, dataset)
         metric_of_task(settings, dataset)
     require_model(settings, dataset)
     require_no_compile(settings)
@@ -69,10 +76,44 @@ def require_no_compile(settings: TrainSettings) -> None:
         )
 
 
+def require_rows(settings: TrainSettings, dataset: Dataset) -> None:
+    """Raise ConfigError if ``dataset`` has no training nodes, or a setting does not fit the rows of a task table."""
+    if settings.table is None:
+        require_training_nodes(dataset)
+        return
+    table = dataset.task_table(f"{settings.table}.train")
+    if not table.num_rows:
+        raise ConfigError(f"table {table.name!r} of {dataset.location} has no rows to learn")
+    if settings.optim.balance != "none":
+        raise ConfigError(
+            f"--balance {settings.optim.balance} draws nodes, and --table {settings.table} takes each row of the table "
+            "once per epoch; give --class-weights balanced instead"
+        )
+    if dataset.ranges is not None:
+        raise ConfigError(
+            f"--table {settings.table} evaluates rows on one machine, and {dataset.location} has a part of the "
+            "features; prepare the whole dataset on each machine"
+        )
+
+
+def labels_to_learn(table: str | None, dataset: Dataset) -> NodeTable | TaskTable:
+    """Return the owner of the learned labels: the training rows of a task, or the labelled type for None.
+
+    Raises
+    ------
+    ConfigError
+        There is no such task. The message has the tables that there are.
+    """
+    return dataset.labelled if table is None else dataset.task_table(f"{table}.train")
+
+
 def require_training_nodes(dataset: Dataset) -> None:
     """Raise ConfigError if ``dataset`` has no training nodes."""
     if not dataset.labelled.split_sizes["train"]:
         instead = "; predict its edges with --task link" if dataset.link_tables else ""
+        tasks = dict.fromkeys(name.rpartition(".")[0] for name in dataset.task_tables)
+        if tasks:
+            instead = f"; learn the rows of a table with --table: {', '.join(tasks)}"
         raise ConfigError(f"{dataset.location} has no training nodes with labels to learn{instead}")
 
 
@@ -86,18 +127,21 @@ def kind_of_task(settings: TrainSettings, dataset: Dataset) -> LabelKind:
     ConfigError
         The dataset's labels are of another kind, or a setting is for tasks with classes.
     """
-    task, labelled = settings.task, dataset.labelled
+    task, labelled = settings.task, labels_to_learn(settings.table, dataset)
+    where = dataset.location if settings.table is None else f"table {settings.table!r} of {dataset.location}"
     given = labelled.label_kind
+    if given is None:
+        raise ConfigError(f"the training rows of {where} have no labels to learn")
     kind = given if task == "node" else KIND_OF_TASK.get(task, "classes")
     if task != "node":
         kinds, advice = _LEARNABLE[task]
         words = f"labels of kind {given}"
         is_learnable = given in kinds
         if task == "binary" and given == "classes":
-            words, is_learnable = f"{dataset.num_classes} classes", dataset.num_classes == 2
+            words, is_learnable = f"{labelled.num_classes} classes", labelled.num_classes == 2
         if not is_learnable:
             raise ConfigError(
-                f"--task {task} does not fit {dataset.location}, which has {words}: {advice}; leave --task out, and "
+                f"--task {task} does not fit {where}, which has {words}: {advice}; leave --task out, and "
                 f"--task {'classes' if given == 'classes' else TASK_OF_KIND[given]} is learned"
             )
     if kind not in ("classes", "binary"):
@@ -110,11 +154,11 @@ def kind_of_task(settings: TrainSettings, dataset: Dataset) -> LabelKind:
     return kind
 
 
-def num_outputs(kind: LabelKind, dataset: Dataset) -> int:
-    """Return the number of a network's outputs for each node that learns labels of ``kind``. Pure."""
+def num_outputs(kind: LabelKind, labelled: NodeTable | TaskTable) -> int:
+    """Return the number of a network's outputs for each node or row that learns labels of ``kind``. Pure."""
     if kind == "classes":
-        return dataset.num_classes
-    return 1 if kind == "binary" else dataset.labelled.label_width
+        return labelled.num_classes
+    return 1 if kind == "binary" else labelled.label_width
 
 
 def metric_of_task(settings: TrainSettings, dataset: Dataset) -> Metric:

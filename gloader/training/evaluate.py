@@ -6,7 +6,7 @@ network's outputs. `logits_in_order` yields the outputs of all nodes. `HeteroInf
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -23,6 +23,22 @@ if TYPE_CHECKING:
     from gloader.models import GraphNetwork
     from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.types import IdArray
+
+
+class Inference(Protocol):
+    """Computes a network's outputs for rows: nodes, or the rows of a task table."""
+
+    def logits(
+        self,
+        network: GraphNetwork,
+        rows: IdArray,
+        on_progress: Callable[[float], None],
+        /,
+        *,
+        order: IdArray | None = None,
+    ) -> Any:
+        """Yield position ranges and their outputs, (., width), for ``rows`` (n,); see `HeteroInference.logits`."""
+        ...
 
 
 def evaluate(
@@ -57,7 +73,7 @@ def evaluate(
 
 
 def predict_classes(
-    model: GraphNetwork, inference: HeteroInference, nodes: IdArray, on_progress: Callable[[float], None]
+    model: GraphNetwork, inference: Inference, nodes: IdArray, on_progress: Callable[[float], None]
 ) -> IdArray:
     """Return the most likely class for each of ``nodes``, (n,) int64, over all neighbours.
 
@@ -75,13 +91,13 @@ def predict_classes(
     # The arrays of an inference are large and have many sizes. Freed at once, they leave no holes in the heap, which
     # would exceed the memory budget.
     with eager_release():
-        for positions, logits in _checked_logits(model, inference, nodes, on_progress):
+        for positions, logits in checked_logits(model, inference, nodes, on_progress):
             predicted[positions] = logits.max(dim=1).indices.numpy()
     return predicted
 
 
 def predict_outputs(
-    model: GraphNetwork, inference: HeteroInference, nodes: IdArray, on_progress: Callable[[float], None]
+    model: GraphNetwork, inference: Inference, nodes: IdArray, on_progress: Callable[[float], None]
 ) -> NDArray[np.float32]:
     """Return the network's outputs for each of ``nodes``, (n, width) float32, over all neighbours.
 
@@ -97,7 +113,7 @@ def predict_outputs(
     """
     outputs = np.empty((len(nodes), model.out_dim), dtype=np.float32)
     with eager_release():  # as in `predict_classes`
-        for positions, logits in _checked_logits(model, inference, nodes, on_progress):
+        for positions, logits in checked_logits(model, inference, nodes, on_progress):
             outputs[positions] = logits.numpy()
     return outputs
 
@@ -122,13 +138,13 @@ def logits_in_order(
     """
     nodes = np.arange(inference.graph.num_nodes[inference.target], dtype=np.int64)
     order = node_at_id(original_ids)
-    for _, logits in _checked_logits(model, inference, nodes, on_progress, order=order):
+    for _, logits in checked_logits(model, inference, nodes, on_progress, order=order):
         yield logits
 
 
-def _checked_logits(
+def checked_logits(
     model: GraphNetwork,
-    inference: HeteroInference,
+    inference: Inference,
     nodes: IdArray,
     on_progress: Callable[[float], None],
     *,

@@ -51,6 +51,7 @@ _EXCHANGE = "gloader.distributed.exchange.owner"
 _SCORES = "gloader.training.score_kernels"
 # The small graph's link tables: edges to predict, and given negatives.
 _LINK_TABLE, _NEGATIVE_TABLE = "train", "wrong"
+_ROW_TABLE = "rows.train"  # its task table
 # Folders below ``gloader`` with kernels. After a change of a file in one of them, kernels may need compilation again.
 _KERNEL_ROOMS = ("samplers", "cache", "ssd_store", "core", "dataset")
 
@@ -84,6 +85,7 @@ class Rehearsal:
     kind: str  # the dataset's kind; "hetero", several node types, has sampling kernels of its own
     loader: dict[str, Any] | None  # keywords of a loader; None if the command samples no batch
     links: dict[str, Any] | None = None  # further keywords of a link loader
+    has_times: bool = False  # whether the seeds are rows of a task table with times
     is_exchanged: bool = False  # whether rows may come from other machines
     # The dtype of node labels whose metrics are computed, "int64" or "float32"; "" if the command computes none.
     scored: str = ""
@@ -183,7 +185,13 @@ class Rehearsal:
         from gloader.training.step_memory import look_ahead
 
         settings, links = LoaderSettings.of(**self._keywords(**changes)), self._link_task(dataset)
-        seeds = plan_training_seeds(dataset, settings.sampling, are_named=self.kind == "hetero", links=links)
+        seeds = plan_training_seeds(
+            dataset,
+            settings.sampling,
+            are_named=self.kind == "hetero",
+            links=links,
+            table=_ROW_TABLE if self.has_times else None,
+        )
         with SpillFolder(self.folder, budget_bytes=_SPILL_BYTES) as spill:
             look_ahead(dataset, seeds, settings, spill)
         with open_topology(dataset, max_bytes=0) as topology:
@@ -211,7 +219,8 @@ class Rehearsal:
         from gloader.loader import HeteroLoader, LinkLoader, Loader
 
         if self.links is None:
-            return (HeteroLoader if self.kind == "hetero" else Loader)(dataset, **keywords)
+            table = _ROW_TABLE if self.has_times else None
+            return (HeteroLoader if self.kind == "hetero" else Loader)(dataset, table=table, **keywords)
         links = self.links | {"negatives": parse_negatives(self.links["negatives"])}
         return LinkLoader(dataset, typed=self.kind == "hetero", **links, **keywords)
 
@@ -334,9 +343,28 @@ class Rehearsal:
                 rows.append(np.ones((_NODES, dim), np.float32))
             if self.links is not None:
                 self._write_links(writer)
+            if self.has_times:
+                self._write_rows(writer)
             writer.labels(ids % 2)
             writer.splits(train=ids[: _NODES // 2], valid=ids[_NODES // 2 :], test=ids[:0])
         return path
+
+    def _write_rows(self, writer: "DatasetWriter") -> None:
+        """Write times of edges and nodes, and a task table of rows with times and labels."""
+        import numpy as np
+
+        nodes, num_edges = np.arange(_NODES // 2, dtype=np.int64), _NODES * _EDGES_PER_NODE
+        with writer.edge_time(num_edges) as column:
+            column.append(np.arange(num_edges, dtype=np.int64) % _EDGES_PER_NODE)
+        with writer.nodes().row_time() as column:
+            column.append(np.arange(_NODES, dtype=np.int64) % _EDGES_PER_NODE)
+        table = writer.table(_ROW_TABLE, label_kind="classes", num_classes=2)
+        with table.nodes(len(nodes)) as column:
+            column.append(nodes)
+        with table.times(len(nodes)) as column:
+            column.append(nodes % _EDGES_PER_NODE)
+        with table.labels(len(nodes)) as column:
+            column.append(nodes % 2)
 
     def _write_links(self, writer: "DatasetWriter") -> None:
         """Write edges of the graph as predicted edges and as given negatives, with a label."""
@@ -358,6 +386,7 @@ def compile_first(
     *,
     says: Any,
     links: "LinkConfig | None" = None,
+    table: str | None = None,
     has_machines: bool = False,
     memory_budget: int | None = None,
     num_ranks: int = 1,
@@ -372,6 +401,7 @@ def compile_first(
     loader : settings of the run's loader; None for a command without a loader
     says : function that shows a progress message
     links : settings of the link prediction task; None for a node loader
+    table : the task table whose rows are loaded; None for nodes
     has_machines : whether other machines also load and may exchange rows
     memory_budget : bytes for a command without a loader; None means half the free memory
     num_ranks : ranks on this machine, which wait meanwhile
@@ -400,8 +430,9 @@ def compile_first(
         kind=dataset.kind,
         loader=None if loader is None else _small_loader(loader, dataset, beside_bytes=process.code_bytes),
         links=None if links is None else _small_links(links),
+        has_times=table is not None and dataset.task_table(table).has_times,
         is_exchanged=is_exchanged,
-        scored="" if loader is None or links is not None else _label_dtype(dataset),
+        scored="" if loader is None or links is not None else _label_dtype(dataset, table),
     )
     # A run of another kind needs the same kernels for other argument types. Only the mark, a file, shows whether these
     # were compiled.
@@ -469,9 +500,10 @@ def _small_links(links: "LinkConfig") -> dict[str, Any]:
     }
 
 
-def _label_dtype(dataset: "Dataset") -> str:
+def _label_dtype(dataset: "Dataset", table: str | None) -> str:
     """Return the dtype of the labels: int64 for classes, otherwise float32."""
-    return "int64" if dataset.label_kind == "classes" else "float32"
+    owner = dataset.labelled if table is None else dataset.task_table(table)
+    return "int64" if owner.label_kind == "classes" else "float32"
 
 
 def _of_one_relation(fanouts: "Fanouts") -> tuple[int, ...] | str:

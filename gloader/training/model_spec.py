@@ -52,13 +52,14 @@ class ModelSpec:
     add_self_loops: bool  # False if the graph stores a loop at each node
     edge_dim: int = 0  # width of the edge features that the network reads
     codes: tuple[CodeColumn, ...] = ()  # the feature columns with codes, from left to right
+    is_aged: bool = False  # whether the network reads the ages of rows
 
     has_types: ClassVar[bool] = False  # whether the network takes batches of several types
 
     @property
     def schema(self) -> Schema:
         """The graph as a graph of several types would be described: one type and one relation, no node count."""
-        return Schema.of_one_type(self.in_dim, self.codes)
+        return Schema.of_one_type(self.in_dim, self.codes, is_aged=self.is_aged)
 
     @property
     def uses_edge_features(self) -> bool:
@@ -88,6 +89,7 @@ class ModelSpec:
             add_self_loops=self.add_self_loops,
             edge_dim=self.edge_dim,
             codes=self.codes,
+            is_aged=self.is_aged,
         )
 
 
@@ -199,8 +201,8 @@ def spec_of(
     settings : the run's settings
     dataset : the training data
     targets : types whose nodes get embeddings, as wide as a hidden layer; for links these are both end types. If None,
-        the nodes of the labelled type get outputs
-    num_outputs : outputs of a node of the labelled type; None means one for each class
+        the nodes of the learned type get outputs: the labelled type, or the type of the task table in ``settings``
+    num_outputs : outputs of a node of the learned type; None means one for each class
 
     Raises
     ------
@@ -210,16 +212,22 @@ def spec_of(
     """
     require_model(settings, dataset)
     config, num_layers = settings.model, len(settings.loader.sampling.fanouts)
-    out_dim = config.hidden
-    if targets is None:
+    out_dim, has_head = config.hidden, targets is None
+    if has_head:
         out_dim = dataset.num_classes if num_outputs is None else num_outputs
+    aged: tuple[str, ...] = ()
+    if settings.table is not None:
+        table = dataset.task_table(f"{settings.table}.train")
+        targets = (table.node_type,)
+        aged = aged_types(dataset) if table.has_times else ()
     if config.name in HETERO_MODELS:
+        schema = schema_of(dataset, targets)
         return HeteroModelSpec(
             config=config,
-            schema=replace(schema_of(dataset, targets), codes=codes_of(dataset, config.hidden)),
+            schema=replace(schema, codes=codes_of(dataset, config.hidden), aged=aged),
             out_dim=out_dim,
             num_layers=num_layers,
-            has_head=targets is None,
+            has_head=has_head,
         )
     return ModelSpec(
         config=config,
@@ -228,8 +236,14 @@ def spec_of(
         num_layers=num_layers,
         add_self_loops=not dataset.has_self_loops,
         edge_dim=_edge_dim(settings, dataset) if takes_edge_features(config.name) else 0,
-        codes=codes_of(dataset, config.hidden).get(dataset.labelled.name, ()),
+        codes=codes_of(dataset, config.hidden).get(dataset.node_types[0], ()),
+        is_aged=bool(aged),
     )
+
+
+def aged_types(dataset: Dataset) -> tuple[str, ...]:
+    """Return the node types whose rows have times, so that batches of a table with times have their ages. Pure."""
+    return tuple(name for name, table in dataset.node_tables.items() if table.has_row_times)
 
 
 def codes_of(dataset: Dataset, hidden: int) -> dict[str, tuple[CodeColumn, ...]]:
@@ -320,10 +334,16 @@ def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
             content["schema"]["codes"] = {
                 name: _codes_content(codes) for name, codes in spec.schema.codes.items()
             }
+        if spec.schema.aged:
+            content["schema"]["aged"] = list(spec.schema.aged)
         return content
-    # Without codes there is no entry, as in checkpoints of earlier versions.
-    del content["codes"]
-    return content | ({"codes": _codes_content(spec.codes)} if spec.codes else {})
+    # Without codes or ages there is no entry, as in checkpoints of earlier versions.
+    del content["codes"], content["is_aged"]
+    return (
+        content
+        | ({"codes": _codes_content(spec.codes)} if spec.codes else {})
+        | ({"is_aged": True} if spec.is_aged else {})
+    )
 
 
 def _codes_content(codes: tuple[CodeColumn, ...]) -> list[list[Any]]:
@@ -386,7 +406,7 @@ def _parse_schema(content: Mapping[str, Any]) -> Schema:
         content = {name: value for name, value in content.items() if name != "labelled"} | {
             "targets": [content["labelled"]]
         }
-    if set(content) - {"codes"} != {"types", "relations", "targets"}:
+    if set(content) - {"codes", "aged"} != {"types", "relations", "targets"}:
         raise TypeError(f"its schema has the entries {sorted(content)}")
     return Schema(
         num_nodes={str(name): int(count) for name, count, _ in content["types"]},
@@ -396,6 +416,7 @@ def _parse_schema(content: Mapping[str, Any]) -> Schema:
         ),
         targets=tuple(map(str, content["targets"])),
         codes={str(name): _parse_codes(codes) for name, codes in content.get("codes", {}).items()},
+        aged=tuple(map(str, content.get("aged", ()))),
     )
 
 

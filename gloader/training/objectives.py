@@ -14,6 +14,16 @@ import torch
 from torch.nn import functional
 
 
+def _weighted(losses: torch.Tensor, batch: Any, mean_weight: float) -> torch.Tensor:
+    """Return the losses (B,) or (B, k), each times its row's weight, with a mean of 1 over the training rows.
+
+    So the loss of an epoch is the weighted mean of its rows. A mean over each batch's own weights would depend on the
+    division of the rows into batches, and on the number of ranks.
+    """
+    weights = batch.weights / mean_weight
+    return losses * (weights if losses.dim() == 1 else weights.unsqueeze(1))
+
+
 class Objective(Protocol):
     """The float32 loss of a step, as a mean over predicted items."""
 
@@ -54,6 +64,7 @@ class NodeClasses:
     """
 
     weights: tuple[float, ...] | None = None  # of each class; None weighs all classes equally
+    mean_weight: float | None = None  # the mean weight of the training rows; None if rows have no weights
 
     has_accuracy: ClassVar[bool] = True
     is_uneven: ClassVar[bool] = False
@@ -68,10 +79,13 @@ class NodeClasses:
 
     def loss(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
         """Return the mean over the seeds."""
-        if self.weights is None:
+        if self.weights is None and self.mean_weight is None:
             return functional.cross_entropy(outputs, batch.y)
-        weights = outputs.new_tensor(self.weights)
-        return functional.cross_entropy(outputs, batch.y, weight=weights, reduction="sum") / len(batch.y)
+        weights = None if self.weights is None else outputs.new_tensor(self.weights)
+        if self.mean_weight is None:
+            return functional.cross_entropy(outputs, batch.y, weight=weights, reduction="sum") / len(batch.y)
+        losses = functional.cross_entropy(outputs, batch.y, weight=weights, reduction="none")
+        return _weighted(losses, batch, self.mean_weight).mean()
 
     def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
         """Return the number of correctly classified seeds."""
@@ -85,7 +99,8 @@ class BinaryClasses:
     Labels are (B,) int64 or (B, 1) float32. Weights are as in `NodeClasses`.
     """
 
-    weights: tuple[float, float] | None = None  # of the classes 0 and 1
+    weights: tuple[float, ...] | None = None  # of the classes 0 and 1
+    mean_weight: float | None = None  # see `NodeClasses`
 
     has_accuracy: ClassVar[bool] = True
     is_uneven: ClassVar[bool] = False
@@ -104,7 +119,12 @@ class BinaryClasses:
         weights = None
         if self.weights is not None:
             weights = outputs.new_tensor(self.weights)[labels.long()]
-        return functional.binary_cross_entropy_with_logits(outputs[:, 0], labels, weight=weights)
+        if self.mean_weight is None:
+            return functional.binary_cross_entropy_with_logits(outputs[:, 0], labels, weight=weights)
+        losses = functional.binary_cross_entropy_with_logits(
+            outputs[:, 0], labels, weight=weights, reduction="none"
+        )
+        return _weighted(losses, batch, self.mean_weight).mean()
 
     def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
         """Return the number of correctly classified seeds. Class 1 is predicted for a logit above 0."""
@@ -122,6 +142,7 @@ class LabelColumns:
     num_labels: int  # k
     has_accuracy: bool  # whether the labels are 0 and 1
     is_uneven: bool  # whether training labels are NaN: batches then have different numbers of known labels
+    mean_weight: float | None = None  # see `NodeClasses`
 
     def blank(self, count: int) -> torch.Tensor:
         """Return (count, k) float32."""
@@ -134,11 +155,13 @@ class LabelColumns:
     def loss(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
         """Return the mean over the known labels; 0 without any."""
         of_labels = functional.binary_cross_entropy_with_logits if self.has_accuracy else functional.mse_loss
-        if not self.is_uneven:
+        if not self.is_uneven and self.mean_weight is None:
             return of_labels(outputs, batch.y)
         known = ~batch.y.isnan()
         # An unknown label is replaced before the loss: the gradient of a NaN would be NaN, even times 0.
         losses = of_labels(outputs, torch.where(known, batch.y, 0), reduction="none")
+        if self.mean_weight is not None:
+            losses = _weighted(losses, batch, self.mean_weight)
         return torch.where(known, losses, 0).sum() / known.sum().clamp(min=1)
 
     def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:

@@ -18,14 +18,21 @@ from gloader.dataset.topology import (
     open_hetero_topology,
     require_offsets,
 )
-from gloader.errors import BudgetError, CheckpointError
+from gloader.errors import BudgetError, CheckpointError, ConfigError
 from gloader.models import encoder_of
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.demand import topology_share
 from gloader.plan.too_small import naming_enough
 from gloader.training.dataset_checks import KIND_OF_TASK, num_outputs
 from gloader.training.inference.layerwise_inference import HeteroInference
-from gloader.training.model_spec import LinkSpec, ModelSpec, codes_of, edge_feature_rows, schema_of
+from gloader.training.model_spec import (
+    LinkSpec,
+    ModelSpec,
+    aged_types,
+    codes_of,
+    edge_feature_rows,
+    schema_of,
+)
 from gloader.types import EDGE
 
 if TYPE_CHECKING:
@@ -128,13 +135,18 @@ def open_model(
     Raises
     ------
     ConfigError
-        Some rows are on other machines, and there are no ``rows``.
+        Some rows are on other machines, and there are no ``rows``. Or the network reads the ages of rows.
     CheckpointError
         The checkpoint belongs to a dataset with other types, relations, features or classes.
     BudgetError
         The budget is too small for the edges' offsets or for ``require``. The error names a sufficient budget.
     """
-    _require_fit(dataset, checkpoint)
+    require_fit(dataset, checkpoint)
+    if checkpoint.spec.encoder.schema.aged:
+        raise ConfigError(
+            "the checkpoint's network reads the ages of rows, which depend on the time of the row that is predicted: "
+            "predict the rows of a task table (gloader infer --table NAME)"
+        )
     given = default_budget_bytes() if budget_bytes is None else budget_bytes
     if rows is None:
         require_all_rows([dataset.ranges])
@@ -209,7 +221,7 @@ def _open(
     edge_features, edge_feature_bytes = {}, 0
     if spec.uses_edge_features:
         rows = edge_feature_rows(dataset)
-        assert rows is not None  # noqa: S101 - `_require_fit` has checked it
+        assert rows is not None  # noqa: S101 - `require_fit` has checked it
         edge_features[EDGE], edge_feature_bytes = place.open_rows(rows, stack, ring_bytes=_RING_BYTES)
     # Without learned rows or numbers the weights are small and count as code.
     has_tables = spec.has_types or bool(spec.schema.codes)
@@ -228,12 +240,19 @@ def _open(
     return OpenedModel(model=model.to(place.device), inference=inference)
 
 
-def _require_fit(dataset: Dataset, checkpoint: Checkpoint) -> None:
+def require_fit(dataset: Dataset, checkpoint: Checkpoint) -> None:
     """Raise CheckpointError if the network belongs to another dataset."""
     spec, kind = checkpoint.spec, KIND_OF_TASK.get(checkpoint.task)
     encoder = spec.encoder
-    # An encoder for links gives embeddings of any width, so their width is not compared with that of the labels.
-    width = encoder.out_dim if isinstance(spec, LinkSpec) or kind is None else num_outputs(kind, dataset)
+    # An encoder for links gives embeddings of any width, so their width is not compared with that of the labels. Nor is
+    # that of a task table: a dataset with new rows to predict may lack the table of the training rows.
+    is_free = isinstance(spec, LinkSpec) or kind is None or checkpoint.table is not None
+    width = encoder.out_dim if is_free or kind is None else num_outputs(kind, dataset.labelled)
+    if (aged := encoder.schema.aged) and not set(aged) <= set(aged_types(dataset)):
+        raise CheckpointError(
+            f"the checkpoint's network reads the ages of rows of type {', '.join(aged)}, and {dataset.name} lacks "
+            "times of such rows"
+        )
     words = "classes" if kind == "classes" else "outputs"
     if isinstance(encoder, ModelSpec):
         if dataset.kind == "hetero":
@@ -254,14 +273,14 @@ def _require_fit(dataset: Dataset, checkpoint: Checkpoint) -> None:
                 f"{edge_dim}"
             )
         _require_codes(
-            encoder.codes, codes_of(dataset, encoder.config.hidden).get(dataset.labelled.name, ()), dataset
+            encoder.codes, codes_of(dataset, encoder.config.hidden).get(dataset.node_types[0], ()), dataset
         )
         return
     # ``theirs`` describes the checkpoint's dataset, and ``ours`` the given one.
     theirs = encoder.schema
-    # The ends of links may have any two types, so the targets are not compared.
-    ours = schema_of(dataset, dataset.node_types[:1] if isinstance(spec, LinkSpec) else None)
-    targets = ours.targets if isinstance(spec, LinkSpec) else theirs.targets
+    # The ends of links may have any two types, and the rows of a task table any one, so their targets are not compared.
+    ours = schema_of(dataset, dataset.node_types[:1] if is_free else None)
+    targets = ours.targets if is_free else theirs.targets
     learned = [name for name, dim in theirs.feature_dims.items() if not dim]
     for what, of_checkpoint, of_dataset in (
         ("node types", ", ".join(theirs.num_nodes), ", ".join(ours.num_nodes)),

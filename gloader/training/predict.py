@@ -16,11 +16,12 @@ import numpy as np
 from gloader.core.ids import node_at_id, outside
 from gloader.errors import ConfigError, ShapeError
 from gloader.training.dataset_checks import KIND_OF_TASK
-from gloader.training.evaluate import logits_in_order, predict_classes
+from gloader.training.evaluate import checked_logits, logits_in_order, predict_classes
 from gloader.training.link_prediction import SCORING_SHARE, pair_scorer
 from gloader.training.model_spec import LinkSpec
 from gloader.training.open_model import open_model
 from gloader.training.process import eager_release
+from gloader.training.row_model import open_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from gloader.dataset import Dataset
     from gloader.dataset.tables import NodeTable
+    from gloader.dataset.task_table import TaskTable
     from gloader.dataset.values import LabelKind
     from gloader.training.checkpoint.save import Checkpoint
     from gloader.training.open_model import OpenedModel
@@ -80,6 +82,7 @@ def predict(
             f"the checkpoint is of the task {checkpoint.task}, and predicts no classes; gloader infer writes what it "
             "predicts"
         )
+    require_no_table(checkpoint)
     labelled = dataset.labelled
     with open_model(
         dataset,
@@ -96,13 +99,14 @@ def predict(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions:
-    """Predicted columns for all nodes of the labelled type."""
+    """Predicted columns for all nodes of the labelled type, or for all rows of a task table."""
 
-    num_nodes: int
+    num_nodes: int  # or rows
     content: Content
     # Names of the columns, such as "class", "probability", or "probability_" with the name of a class or label.
     names: tuple[str, ...]
-    # Consecutive rows (., columns), in the order of the nodes' original ids: int64 classes, float32 otherwise.
+    # Consecutive rows (., columns), in the order of the nodes' original ids, or of the table: int64 classes, float32
+    # otherwise.
     chunks: Iterator[NDArray[Any]]
 
     @property
@@ -143,13 +147,8 @@ def predictions(
         See `predict`.
     """
     kind = kind_of_checkpoint(checkpoint)
-    if probabilities and kind == "values":
-        raise ConfigError(
-            "the checkpoint predicts values, which have no probabilities; leave probabilities=True out"
-        )
-    content: Content = "probabilities"
-    if kind == "values" or (kind == "classes" and not probabilities):
-        content = kind
+    content = _content_of(kind, probabilities=probabilities)
+    require_no_table(checkpoint)
     table = dataset.labelled
     with open_model(
         dataset,
@@ -165,9 +164,89 @@ def predictions(
             yield Predictions(
                 num_nodes=table.num_nodes,
                 content=content,
-                names=_column_names(content, kind, dataset, opened.encoder.out_dim),
+                names=_column_names(content, kind, dataset.label_names, opened.encoder.out_dim),
                 chunks=(_predicted(chunk, kind, probabilities=probabilities) for chunk in chunks),
             )
+
+
+@contextmanager
+def row_predictions(
+    dataset: Dataset,
+    checkpoint: Checkpoint,
+    table: str,
+    *,
+    probabilities: bool = False,
+    memory_budget_bytes: int | None = None,
+    device: str | torch.device = "cpu",
+    scratch: Path | None = None,
+    on_progress: Progress = lambda _: None,
+) -> Iterator[Predictions]:
+    """Open the predictions for all rows of a task table, in the table's order.
+
+    They are those of `predictions`. A row with a time has a sampled tree of its own, with the fan-outs of the training:
+    the predictions are those of an evaluation. Rows without times are predicted over all neighbours.
+
+    Parameters
+    ----------
+    dataset, checkpoint, probabilities, memory_budget_bytes, device, scratch, on_progress : see `predictions`
+    table : the task table, such as "churn.test"; its rows need no labels
+
+    Raises
+    ------
+    ConfigError
+        There is no such table, its rows are of another type than the network's, they have no times and the training
+        rows had, or the checkpoint learned no table. Or as `predictions`.
+    DivergedError, CheckpointError, BudgetError
+        See `predictions`.
+    """
+    kind = kind_of_checkpoint(checkpoint)
+    content = _content_of(kind, probabilities=probabilities)
+    rows = dataset.task_table(table)
+    encoder = checkpoint.spec.encoder
+    if checkpoint.table is None or rows.node_type != encoder.schema.targets[0]:
+        of = "nodes" if checkpoint.table is None else f"table {checkpoint.table!r}"
+        raise ConfigError(
+            f"the checkpoint predicts {of}, of type {encoder.schema.targets[0]!r}, and table {rows.name!r} has rows of "
+            f"type {rows.node_type!r}; give a checkpoint that learned such rows with --table"
+        )
+    with open_rows(
+        dataset, checkpoint, rows, budget_bytes=memory_budget_bytes, device=device, scratch=scratch
+    ) as (model, inference):
+        numbers = np.arange(rows.num_rows, dtype=np.int64)
+        chunks = checked_logits(model, inference, numbers, on_progress)
+        with eager_release(), closing(chunks):
+            yield Predictions(
+                num_nodes=rows.num_rows,
+                content=content,
+                names=_column_names(
+                    content, kind, row_label_names(dataset, checkpoint, rows), encoder.out_dim
+                ),
+                chunks=(_predicted(chunk, kind, probabilities=probabilities) for _, chunk in chunks),
+            )
+
+
+def row_label_names(dataset: Dataset, checkpoint: Checkpoint, rows: TaskTable) -> tuple[str, ...] | None:
+    """Return the names of the classes or label columns of ``rows``, or of the training rows. None without names."""
+    learned = dataset.task_tables.get(f"{checkpoint.table}.train")
+    return rows.label_names or (None if learned is None else learned.label_names)
+
+
+def require_no_table(checkpoint: Checkpoint) -> None:
+    """Raise ConfigError if the network learned the rows of a task table, so that nodes alone are not its input."""
+    if checkpoint.table is not None:
+        raise ConfigError(
+            f"the checkpoint learned the rows of table {checkpoint.table!r}: predict the rows of a table, such as "
+            f"gloader infer --table {checkpoint.table}.test, or in Python row_predictions(...)"
+        )
+
+
+def _content_of(kind: LabelKind, *, probabilities: bool) -> Content:
+    """Return what is predicted; ConfigError for probabilities of values. Pure."""
+    if probabilities and kind == "values":
+        raise ConfigError(
+            "the checkpoint predicts values, which have no probabilities; leave probabilities=True out"
+        )
+    return kind if kind == "values" or (kind == "classes" and not probabilities) else "probabilities"
 
 
 def kind_of_checkpoint(checkpoint: Checkpoint) -> LabelKind:
@@ -179,13 +258,15 @@ def kind_of_checkpoint(checkpoint: Checkpoint) -> LabelKind:
     return KIND_OF_TASK[checkpoint.task]
 
 
-def _column_names(content: Content, kind: LabelKind, dataset: Dataset, width: int) -> tuple[str, ...]:
+def _column_names(
+    content: Content, kind: LabelKind, names: tuple[str, ...] | None, width: int
+) -> tuple[str, ...]:
     """Return the names of the predicted columns. Pure.
 
     Parameters
     ----------
     content, kind : the predicted numbers, and the kind of the learned labels
-    dataset : the dataset, which may name its classes or label columns
+    names : the names of the classes or label columns, if there are some
     width : number of the network's outputs
     """
     if content == "classes":
@@ -193,7 +274,6 @@ def _column_names(content: Content, kind: LabelKind, dataset: Dataset, width: in
     stem = "value" if content == "values" else "probability"
     if kind == "binary" or (kind == "values" and width == 1):
         return (stem,)
-    names = dataset.label_names
     if names is None or len(names) != width:
         names = tuple(map(str, range(width)))
     return tuple(f"{stem}_{name}" for name in names)
@@ -288,7 +368,7 @@ def embed(  # noqa: PLR0913 - what is computed, from what, and within which boun
 def embedded_type(dataset: Dataset, checkpoint: Checkpoint) -> str:
     """Return the default node type for `embed`. Raises ConfigError if links have two end types."""
     if not isinstance(checkpoint.spec, LinkSpec):
-        return dataset.labelled.name
+        return dataset.labelled.name if checkpoint.table is None else checkpoint.spec.schema.targets[0]
     source, destination = checkpoint.spec.ends
     if source != destination:
         raise ConfigError(

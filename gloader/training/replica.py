@@ -169,7 +169,11 @@ def logits_and_loss(
     """
     labels = batch.labels if isinstance(batch, LinkBatch) else batch.y
     with torch.autocast(labels.device.type, dtype=torch.bfloat16, enabled=autocast == "bf16"):
-        logits = network(batch.x, batch.blocks) if isinstance(batch, ReadyBatch) else network(batch)
+        if isinstance(batch, ReadyBatch):
+            ages = () if batch.row_age is None else (batch.row_age,)
+            logits = network(batch.x, batch.blocks, *ages)
+        else:
+            logits = network(batch)
     # The softmax and the sums of the loss lose too much precision in bfloat16.
     logits = logits.float()
     if rows is not None:

@@ -66,7 +66,7 @@ _OPTIM_WITHOUT_EFFECT = frozenset({"checkpoint_every"})
 # Settings that define the network and its inputs. With another value, the checkpoint's weights do not fit.
 _MODEL_SETTINGS = frozenset(
     {"dataset", "model", "hidden", "dropout", "batch_norm", "heads", "residual"}
-    | {"task", "decoder", "decoder_layers"}
+    | {"task", "table", "decoder", "decoder_layers"}
 )
 # Settings that earlier versions did not record, with the values that these versions used.
 _UNRECORDED_DEFAULTS: dict[str, Any] = {
@@ -110,6 +110,7 @@ def decisive_settings(settings: TrainSettings, *, world_size: int) -> dict[str, 
         **sampling,
         "fanouts": plain_fanouts(settings.loader.sampling.fanouts),
         "task": settings.task,
+        **({} if settings.table is None else {"table": settings.table}),
         **(_link_settings(settings) if settings.task == "link" else _node_settings(settings)),
     }
 

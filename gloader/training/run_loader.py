@@ -218,9 +218,10 @@ class RunLoader:
             if loader is None:
                 # The error is about one loader. Each of a machine's private loaders needs as much more.
                 short *= self.group.most_local if self._is_private else 1
-                rank_needs = replace(needs, loader_bytes=budget.loader_bytes + short)
+                rank_needs = replace(needs, loader_bytes=max(needs.loader_bytes, budget.loader_bytes + short))
             else:
-                rank_needs = replace(needs, phase_bytes=budget.phase_bytes + short)
+                # A smaller part may fail for another reason, so an earlier, larger need stays.
+                rank_needs = replace(needs, phase_bytes=max(needs.phase_bytes, budget.phase_bytes + short))
         known = self.group.gather((rank_needs.loader_bytes, rank_needs.phase_bytes))
         loader_bytes, phase_bytes = map(max, zip(*known, strict=True))  # the largest need of any rank
         known_needs = _Needs(loader_bytes, phase_bytes)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # The sections with a dataclass whose fields are the settings. The sections "loader" and "run" are handled apart.
 _SECTIONS = {"model": ModelConfig, "optim": OptimConfig, "step": StepConfig, "links": LinkConfig}
-_RUN_SETTINGS = ("task", "runs")  # the section "run": entries at the top level of ``config.yaml``
+_RUN_SETTINGS = ("task", "table", "runs")  # the section "run": entries at the top level of ``config.yaml``
 
 
 def train_settings(keywords: Mapping[str, Any]) -> TrainSettings:
@@ -118,6 +118,7 @@ def read_train_settings(run: Path) -> TrainSettings:
             ),
             loader=LoaderSettings.of(**loader),
             task=content.get("task", "node"),
+            table=content.get("table"),
             links=_links({"metric": content.get("metric", "auto"), **content.get("links", {})}),
             runs=content["runs"],
         )

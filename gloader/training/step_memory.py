@@ -231,6 +231,8 @@ def _small(spec: EncoderSpec, batch: AnyBatch, objective: Objective, shrunk: int
         ),
         nodes={name: np.arange(count) for name, count in rows.items()},
         num_seeds=num_seeds,
+        weights=torch.ones(num_seeds[schema.targets[0]]),
+        row_age={name: torch.zeros(rows[name]) for name in schema.aged},
     )
 
 
@@ -251,7 +253,12 @@ def _tensors(ready: Delivered) -> list[torch.Tensor]:
     edges = [tensor for block in blocks for tensor in (block.indptr, block.indices, block.src_degree)]
     edge_x = [block.edge_x for block in blocks if block.edge_x is not None]
     pairs = [ready.pairs, ready.labels] if isinstance(ready, LinkBatch) else []
-    return [*ready.typed.x.values(), ready.typed.y, *edges, *edge_x, *pairs]
+    of_rows = [
+        tensor
+        for tensor in (ready.typed.weights, *(ready.typed.row_age or {}).values())
+        if tensor is not None
+    ]
+    return [*ready.typed.x.values(), ready.typed.y, *edges, *edge_x, *pairs, *of_rows]
 
 
 def _shrink(block: Block, by: int) -> Block:

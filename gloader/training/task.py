@@ -84,8 +84,8 @@ class Task(Protocol):
     def drawn(self, batch: Any, loader: AnyLoader) -> tuple[Any, torch.Tensor | None]:
         """Return ``batch`` with a label for each draw, and the network's row for each label.
 
-        A loader gives a seed once, even if it was drawn several times for the batch. Without such seeds, the result is
-        ``batch`` and None.
+        A loader gives a seed once, even if it was drawn several times for the batch, or if several rows of a task table
+        are of one node. Without such seeds, the result is ``batch`` and None.
         """
         ...
 

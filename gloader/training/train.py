@@ -130,7 +130,7 @@ def fit(
     group = RankGroup.current()
     settings = resolved_settings(settings, dataset)
     recorded = run_config(settings, dataset)
-    task = task_of(settings, dataset)
+    task = task_of(settings, dataset, world_size=group.world_size)
     task.warn()
     if loader_factory is not None and settings.optim.balance != "none":
         raise ConfigError(
@@ -416,6 +416,12 @@ class _TrainingRun:
         lines = [self._explain_features(loader)]
         if sweeps is not None:
             lines.append(f"edges on the SSD, in sweeps for up to {sweeps.num_batches} batches")
+        sampling = self.settings.loader.sampling
+        if self.settings.table is not None and sampling.is_temporal:
+            lines.append(
+                f"a row of table {self.settings.table!r} sees edges with a time {sampling.time_bound} its own "
+                f"(--time-strategy {sampling.time_strategy} --time-bound '{sampling.time_bound}')"
+            )
         model = self.settings.model.name
         if _has_edge_features(self.dataset) and not takes_edge_features(model):
             lines.append(
@@ -446,10 +452,18 @@ class _TrainingRun:
         return name_strategy(setting, [report.choice.strategy for report in loader.reports])
 
 
-def task_of(settings: TrainSettings, dataset: Dataset) -> Task:
-    """Return the task for a run with ``settings``; ConfigError if the dataset or the model does not fit."""
+def task_of(settings: TrainSettings, dataset: Dataset, *, world_size: int = 1) -> Task:
+    """Return the task for a run with ``settings`` on ``world_size`` ranks.
+
+    Raises
+    ------
+    ConfigError
+        The dataset or the model does not fit.
+    """
     require_choice("task", settings.task, get_args(TaskName))
-    return (LinkPrediction if settings.task == "link" else NodeTask).of(settings, dataset)
+    if settings.task == "link":
+        return LinkPrediction.of(settings, dataset)
+    return NodeTask.of(settings, dataset, world_size=world_size)
 
 
 def _agree_on(group: RankGroup, recorded: Mapping[str, Any], files: RunFiles) -> None:
@@ -504,7 +518,8 @@ def _check(settings: TrainSettings, files: RunFiles) -> None:
 def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
     """Return ``settings`` with the host cache in bytes, the task and its metric by name, and without unused data.
 
-    An MLP uses no neighbours: its hops sample none. Edge features are loaded only for models that use them.
+    The rows of a task table with times get its time rule, unless the settings have one. An MLP uses no neighbours: its
+    hops sample none. Edge features are loaded only for models that use them.
     """
     loader = settings.loader
     loader = loader.changed(cache=loader.memory.cache_bytes(dataset.feature_bytes))
@@ -513,9 +528,13 @@ def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSetting
         loader = loader.changed(sampler="neighbor", layout="layered", fanouts=fanouts)
     if _has_edge_features(dataset) and not takes_edge_features(settings.model.name):
         loader = loader.changed(edge_features="none")
+    if settings.table is not None and not loader.sampling.is_temporal:
+        times: Any = dataset.task_table(f"{settings.table}.train").time_settings
+        loader = loader.changed(**times)
     settings = replace(settings, loader=loader)
     require_choice("task", settings.task, get_args(TaskName))
-    if settings.task == "link" or not dataset.labelled.split_sizes["train"]:
+    is_of_nodes = settings.table is None
+    if settings.task == "link" or (is_of_nodes and not dataset.labelled.split_sizes["train"]):
         return settings
     metric = metric_of_task(settings, dataset).name
     task = TASK_OF_KIND[kind_of_task(settings, dataset)]
@@ -533,6 +552,8 @@ def run_config(settings: TrainSettings, dataset: Dataset) -> dict[str, Any]:
         task = {"task": "link", "links": asdict(settings.links)}
     elif settings.task == "node" and settings.links.metric in ("auto", ACCURACY):
         task = {}  # the defaults, which earlier versions did not record
+    if settings.table is not None:
+        task["table"] = settings.table
     return {
         "dataset": {"path": dataset.location, "name": dataset.name, "fingerprint": dataset.fingerprint},
         "model": asdict(settings.model),

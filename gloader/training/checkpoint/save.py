@@ -56,6 +56,11 @@ class Checkpoint:
         """The run's task, as recorded: "node" for classes, and for checkpoints from before there were other tasks."""
         return str(self.settings.get("task", "node"))
 
+    @property
+    def table(self) -> str | None:
+        """The name of the task whose task tables the run learned, or None."""
+        return self.settings.get("table")
+
     def model(self) -> AnyNetwork:
         """Return the network with the best weights, on the CPU.
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rank_server
+import shop
 import training_scenarios
 from link_datasets import split_communities
 from rank_server import Ended, RankServer
@@ -178,6 +179,24 @@ def test_two_ranks_step_over_several_types_as_one_does(run: Run, dataset: Path, 
     assert np.any(whole["embs.field, gradient 0"])
     for name, values in whole.items():
         np.testing.assert_allclose(first[name], values, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("sharing", ["shared", "private"])
+def test_two_ranks_learn_the_rows_of_a_table_that_one_does_with_twice_the_batch(
+    run: Run, tmp_path: Path, sharing: str
+) -> None:
+    """Fan-outs take all orders, so that draws, which depend on a row's place in its batch, do not differ."""
+    weights = np.random.default_rng(3).random(shop.NUM_CUSTOMERS).astype(np.float32)
+    shop.write_shop(tmp_path / "shop", weights=weights).close()
+    settings = {"table": "both", "model": {"name": "rsage"}, "optim": {"epochs": 2}}
+    whole = train(str(tmp_path / "shop"), loader={"batch_size": 50, "fanouts": (6, 6)}, **settings)
+    settings |= {"dataset": str(tmp_path / "shop"), "loader": {"batch_size": 25, "fanouts": (6, 6)}}
+    first, second = _results(run("train", sharing=sharing, **settings))
+    assert first["losses"] == pytest.approx(whole["losses"], rel=1e-4)
+    assert first["test_acc"] == pytest.approx(whole["test_acc"], abs=1e-3)
+    for result in (first, second):
+        result["summary"].pop("rank_peak_rss_bytes")
+    assert second == first
 
 
 @pytest.mark.reliability("G3")

@@ -55,7 +55,7 @@ def test_the_help_of_train_begins_with_the_ten_flags_that_most_runs_need(
 def test_a_time_strategy_names_the_task_that_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--dataset", "builtin:digits", "--time-strategy", "last"]) != 0
     said = " ".join(capsys.readouterr().err.split())
-    assert "--time-strategy needs --task link, whose tables have a time for each edge" in said
+    assert "--time-strategy needs --table, whose rows may have a time, or --task link, whose tables" in said
 
 
 ONCE = {

@@ -137,7 +137,18 @@ def test_a_checkpoint_holds_types_relations_and_learned_rows(tmp_path: Path) -> 
     ids=["several types", "one type"],
 )
 def test_a_spec_survives_json(spec) -> None:
-    assert parse_spec(json.loads(json.dumps(spec_content(spec))), Path("x")) == spec
+    content = json.loads(json.dumps(spec_content(spec)))
+    assert parse_spec(content, Path("x")) == spec
+    # Networks without ages of rows are recorded as by earlier versions.
+    assert "aged" not in content.get("schema", {})
+    assert "is_aged" not in content
+    aged = (
+        replace(spec, is_aged=True)
+        if isinstance(spec, ModelSpec)
+        else replace(spec, schema=replace(spec.schema, aged=("author", "field")))
+    )
+    assert parse_spec(json.loads(json.dumps(spec_content(aged))), Path("x")) == aged
+    assert len(aged.build().state_dict()) > len(spec.build().state_dict())
 
 
 def test_features_of_edges_are_for_models_that_look_at_them(tmp_path: Path) -> None:

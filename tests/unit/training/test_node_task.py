@@ -187,7 +187,7 @@ def test_a_metric_that_is_not_defined_ends_a_run_before_it_begins(tmp_path) -> N
         ScoreError, match="--metric auroc on the valid nodes: auroc needs labels of both classes"
     ):
         task.warn()
-    NodeTask.of(_settings(metric="acc"), task.dataset).warn()
+    NodeTask.of(_settings(metric="acc"), task.rows.dataset).warn()
 
 
 def test_labels_without_both_classes_are_counted_once(tmp_path, caplog) -> None:
@@ -253,7 +253,7 @@ def test_nodes_without_a_label_have_no_part_in_a_score(tmp_path, labels, unknown
     given = labels.copy()
     given[[31, 38]] = unknown
     task = NodeTask.of(_settings(), _dataset(tmp_path / "some", given))
-    nodes, known = task._known("test")
+    nodes, known = task.rows.known("test")
     assert nodes.tolist() == [30, 32, 33, 34, 35, 36, 37, 39]
     np.testing.assert_array_equal(known, labels[nodes])
     given[30:] = unknown

@@ -149,3 +149,48 @@ def test_a_blank_batch_has_a_loss(objective, shape) -> None:
     assert batch.y.shape == shape
     outputs = torch.zeros(4, 3 if objective is NODE_CLASSES else (*shape, 1)[1])
     assert objective.loss(outputs, batch).isfinite()
+
+
+@pytest.mark.parametrize(
+    ("objective", "outputs", "labels", "each"),
+    [
+        (
+            NodeClasses((1.0, 3.0), mean_weight=2.0),
+            torch.tensor([[0.5, -1.0], [2.0, 0.1], [0.0, 0.3]]),
+            torch.tensor([0, 1, 1]),
+            lambda outputs, labels: functional.cross_entropy(outputs, labels, reduction="none")
+            * torch.tensor([1.0, 3.0])[labels],
+        ),
+        (
+            BinaryClasses(mean_weight=2.0),
+            torch.tensor([[0.5], [-1.0], [2.0]]),
+            torch.tensor([[1.0], [0.0], [0.0]]),
+            lambda outputs, labels: functional.binary_cross_entropy_with_logits(
+                outputs[:, 0], labels[:, 0], reduction="none"
+            ),
+        ),
+        (
+            LabelColumns(1, has_accuracy=False, is_uneven=False, mean_weight=2.0),
+            torch.tensor([[0.5], [-1.0], [2.0]]),
+            torch.tensor([[1.0], [0.0], [0.0]]),
+            lambda outputs, labels: (outputs - labels)[:, 0] ** 2,
+        ),
+    ],
+)
+def test_weights_of_rows_multiply_their_losses_by_the_weight_over_its_mean(objective, outputs, labels, each) -> None:
+    weights = torch.tensor([0.0, 2.0, 4.0])
+    found = objective.loss(outputs, SimpleNamespace(y=labels, weights=weights))
+    assert found == pytest.approx(float((each(outputs, labels) * weights / 2).mean()))
+
+
+def test_an_unknown_label_of_a_row_with_a_weight_has_no_part_in_the_loss() -> None:
+    objective = LabelColumns(2, has_accuracy=True, is_uneven=True, mean_weight=1.0)
+    outputs = torch.tensor([[1.0, 2.0], [0.5, -3.0]], requires_grad=True)
+    labels = torch.tensor([[1.0, float("nan")], [0.0, 1.0]])
+    loss = objective.loss(outputs, SimpleNamespace(y=labels, weights=torch.tensor([3.0, 1.0])))
+    each = functional.binary_cross_entropy_with_logits(
+        outputs, torch.nan_to_num(labels), reduction="none"
+    ) * torch.tensor([[3.0, 0.0], [1.0, 1.0]])
+    assert loss.detach() == pytest.approx(float(each.detach().sum() / 3))
+    loss.backward()
+    assert outputs.grad[0, 1] == 0

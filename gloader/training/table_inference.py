@@ -1,0 +1,210 @@
+"""Outputs of a network for the rows of a task table, which is a set of rows to predict: a node, and perhaps a time.
+
+A row with a time sees only what is older, so two rows of one node have different outputs, and layer-wise inference,
+which computes a node once, does not apply. `RowInference` samples a tree for each row instead, as training does, with
+the run's fan-outs. Rows without times are nodes: `NodeRowInference` computes them layer by layer over all neighbours.
+Both have the method `logits` of `HeteroInference`.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from gloader.errors import BudgetError
+from gloader.loader import HeteroLoader, Loader
+from gloader.observe.peak_memory import release_freed_memory
+from gloader.pipeline.open.load_plan import LoadRequest, plan_load
+from gloader.pipeline.seeds import plan_training_seeds
+from gloader.training.step_memory import largest, probe, step_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from gloader.config import LoaderSettings
+    from gloader.dataset import Dataset
+    from gloader.dataset.task_table import TaskTable
+    from gloader.models import GraphNetwork
+    from gloader.pipeline.seeds import SeedPlan
+    from gloader.training.inference.layerwise_inference import HeteroInference
+    from gloader.training.model_spec import EncoderSpec
+    from gloader.types import IdArray
+
+# Rows that are read at once, so that temporary arrays stay small.
+_STEP_ROWS: Final = 1 << 16
+_SEED: Final = 0  # of the trees of evaluated rows: runs with other seeds are compared on the same trees
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowInference:
+    """The outputs for a table's rows, each with its own sampled tree, batch by batch.
+
+    The batches have the rows in the table's order and the address of epoch 0, so every call draws the same trees.
+
+    Parameters
+    ----------
+    dataset : the graph and its features
+    table : the rows
+    spec : the network's specification
+    settings : a loader's settings, of `evaluated_settings` for the table
+    memory_budget_bytes : host memory for a loader and for a forward pass
+    forward_bytes : bytes of a forward pass over a batch, see `forward_bytes_of`
+    """
+
+    dataset: Dataset
+    table: TaskTable
+    spec: EncoderSpec
+    settings: LoaderSettings
+    memory_budget_bytes: int
+    forward_bytes: int
+
+    def require_memory(self) -> None:
+        """Raise BudgetError if a loader of the rows does not fit; reads edges, and samples a few batches."""
+        left = self.memory_budget_bytes - self.forward_bytes
+        if left <= 0:
+            raise BudgetError(
+                f"an evaluation of the rows of table {self.table.name!r} has no memory left for its batches",
+                short_bytes=1 - left,
+            )
+        with ExitStack() as stack:
+            settings = self.settings.changed(memory_budget=left)
+            seeds = _seeds_of(self.dataset, self.table, self.spec, settings)
+            request = LoadRequest(dataset=self.dataset, seeds=seeds, settings=settings)
+            try:
+                plan_load(request, stack, budget_bytes=left)
+            except BudgetError as error:
+                raise BudgetError(
+                    f"an evaluation of the rows of table {self.table.name!r} opens a loader of its own: {error.cause}",
+                    short_bytes=error.short_bytes,
+                ) from error
+
+    def logits(
+        self,
+        network: GraphNetwork,
+        rows: IdArray,
+        on_progress: Callable[[float], None] = lambda _: None,
+        *,
+        order: IdArray | None = None,  # noqa: ARG002 - rows come in the table's order
+    ) -> Generator[tuple[slice, torch.Tensor]]:
+        """Yield position ranges and their logits, (., width), for ``rows`` (n,), ascending numbers of table rows.
+
+        The network computes in evaluation mode. Its mode is restored afterwards.
+
+        Parameters
+        ----------
+        network : the network, on its device
+        rows : (n,) int64
+        on_progress : called with the finished share, 0 to 1
+        order : not used
+
+        Raises
+        ------
+        BudgetError
+            The budget is too small for a loader.
+        """
+        kind: Any = HeteroLoader if self.spec.has_types else Loader
+        settings = self.settings.changed(
+            memory_budget=max(self.memory_budget_bytes - self.forward_bytes, 1),
+            device=str(next(network.parameters()).device),
+        )
+        was_training = network.training
+        network.eval()
+        try:
+            with (
+                torch.no_grad(),
+                kind.from_settings(self.dataset, settings, table=self.table.name) as loader,
+            ):
+                start = 0
+                for batch in loader:
+                    outputs = network(batch).float().cpu()
+                    first, last = np.searchsorted(rows, (start, start + len(outputs)))
+                    if last > first:
+                        yield slice(int(first), int(last)), outputs[rows[first:last] - start]
+                    start += len(outputs)
+                    on_progress((batch.id.index + 1) / len(loader))
+        finally:
+            network.train(was_training)
+            release_freed_memory()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRowInference:
+    """The outputs for a table's rows without times: those of their nodes, over all neighbours."""
+
+    inference: HeteroInference
+    nodes: IdArray  # (n,) the node of each row of the table
+
+    @classmethod
+    def of(cls, table: TaskTable, inference: HeteroInference) -> NodeRowInference:
+        """Return the inference of a table's rows. Reads the nodes, whose bytes are taken off the budget."""
+        nodes = np.concatenate(list(column_parts(table, "nodes")))
+        left = inference.memory_budget_bytes - nodes.nbytes
+        return cls(inference=replace(inference, memory_budget_bytes=left), nodes=nodes)
+
+    def logits(
+        self,
+        network: GraphNetwork,
+        rows: IdArray,
+        on_progress: Callable[[float], None] = lambda _: None,
+        *,
+        order: IdArray | None = None,
+    ) -> Any:
+        """Yield position ranges and their logits, (., width), for ``rows`` (n,); see `HeteroInference.logits`."""
+        return self.inference.logits(network, self.nodes[rows], on_progress, order=order)
+
+
+def evaluated_settings(settings: LoaderSettings, table: TaskTable, *, batch_size: int) -> LoaderSettings:
+    """Return the settings of a loader of one process that evaluates rows: in order, once, with all that fits. Pure.
+
+    Parameters
+    ----------
+    settings : the settings of the training's loader
+    table : the evaluated rows
+    batch_size : the rows of a training step on all ranks together. Draws depend on a row's place in its batch, and so
+        results do not change with the number of ranks
+    """
+    return settings.changed(
+        batch_size=min(batch_size, table.num_rows),  # a loader refuses batches larger than the table
+        seed=_SEED,
+        shuffle=False,
+        drop_last=False,
+        epochs=1,
+        trace=False,
+        rank=0,
+        world_size=1,
+        sharing="private",
+        # What the training's loader holds is there already, and the second loader takes what its part allows.
+        features="auto",
+        topology="auto",
+        cache=None,
+        device_cache=0,
+    )
+
+
+def forward_bytes_of(dataset: Dataset, table: TaskTable, spec: EncoderSpec, settings: LoaderSettings) -> int:
+    """Return a bound on the bytes of a forward pass over a batch. Reads edges, and samples a few batches.
+
+    Parameters
+    ----------
+    dataset, table, spec, settings : see `RowInference`
+    """
+    batch = largest(probe(dataset, _seeds_of(dataset, table, spec, settings), settings))
+    # A forward pass holds no gradients, so the bytes of a whole step are a bound.
+    return 0 if batch is None else step_bytes(spec, batch)
+
+
+def _seeds_of(dataset: Dataset, table: TaskTable, spec: EncoderSpec, settings: LoaderSettings) -> SeedPlan:
+    """Return the rows as a loader's seeds, for a plan."""
+    return plan_training_seeds(dataset, settings.sampling, are_named=spec.has_types, table=table.name)
+
+
+def column_parts(table: TaskTable, name: str) -> Iterator[Any]:
+    """Yield a column of a table's rows, (.,) or (., k), in order: "nodes", "times", "labels" or "weights"."""
+    with table.open(max_bytes=0) as rows:
+        for start in range(0, table.num_rows, _STEP_ROWS):
+            ids = np.arange(start, min(start + _STEP_ROWS, table.num_rows))
+            yield rows.columns.read(ids, names=(name,))[name]
