@@ -213,7 +213,8 @@ class NegativeDraws:
     """
 
     negatives: Negatives | None  # the kind of negatives; None draws no negatives
-    graph: Topology  # the edges of the table's relation
+    graph: Topology | None  # the edges of the table's relation; None if the graph has no such relation
+    num_ends: tuple[int, int]  # nodes of the source type and of the destination type
     relation: Relation  # the table's relation
     has_times: bool = False  # True if a source at another time is another seed
     # The table of negatives for `Table`; None means a column in the positives' table.
@@ -236,7 +237,13 @@ class NegativeDraws:
     def lookup_bytes(self) -> int:
         """Peak bytes that a lookup of strict negatives among the edges holds."""
         is_strict = isinstance(self.negatives, Uniform | Binary) and self.negatives.strict
-        return lookup_bytes(self.graph) if is_strict else 0
+        return lookup_bytes(self._edges) if is_strict else 0
+
+    @property
+    def _edges(self) -> Topology:
+        """The edges that strict negatives are not."""
+        assert self.graph is not None  # noqa: S101 - `LinkSeeds` refuses strict negatives without them
+        return self.graph
 
     def pairs(self, key: np.uint64, rows: IdArray, found: LinkRows) -> PairEnds:
         """Return a batch's pairs.
@@ -283,7 +290,7 @@ class NegativeDraws:
 
         A strict negative that is an edge is drawn again, up to `MAX_ATTEMPTS` times.
         """
-        count, graph = len(slots.owners), self.graph
+        count = len(slots.owners)
         ends = (
             (np.empty(count, dtype=np.int64) if sources is None else sources),
             np.empty(count, dtype=np.int64),
@@ -292,13 +299,13 @@ class NegativeDraws:
         without_self = sources is not None and self.relation[0] == self.relation[2]
         places = np.arange(count)  # the negatives that still need a draw
         for attempt in range(MAX_ATTEMPTS if strict else 1):
-            slots.draw(2 * attempt, graph.num_nodes, places, ends[1])
+            slots.draw(2 * attempt, self.num_ends[1], places, ends[1])
             if sources is None:
-                slots.draw(2 * attempt + 1, graph.num_sources, places, ends[0])
+                slots.draw(2 * attempt + 1, self.num_ends[0], places, ends[0])
             if not strict:
                 return ends
             new_sources, new_destinations = ends[0][places], ends[1][places]
-            is_wrong = are_edges(graph, new_sources, new_destinations)
+            is_wrong = are_edges(self._edges, new_sources, new_destinations)
             if without_self:
                 is_wrong |= new_sources == new_destinations
             places = places[is_wrong]
@@ -322,7 +329,7 @@ class NegativeDraws:
     ) -> None:
         """Draw the destinations of the negatives at ``places`` among all allowed destinations of their sources."""
         distinct_sources = np.unique(sources[places])
-        for source, free in free_destinations(self.graph, distinct_sources, without_self=without_self):
+        for source, free in free_destinations(self._edges, distinct_sources, without_self=without_self):
             if len(free) == 0:
                 self._refuse_source(source, without_self=without_self)
             of_source = places[sources[places] == source]
@@ -333,7 +340,7 @@ class NegativeDraws:
         self, slots: _NegativeSlots, places: IdArray, sources: IdArray, destinations: IdArray
     ) -> None:
         """Draw the negatives at ``places`` among all pairs without an edge."""
-        free = FreePairs.of(self.graph)
+        free = FreePairs.of(self._edges)
         if len(free) == 0:
             raise ConfigError(
                 f"every pair of nodes is an edge of {':'.join(self.relation)}, so that no negative can be strict: "

@@ -47,7 +47,7 @@ class LinkExclusion:
     def of_table(
         cls,
         topologies: Sequence[Topology],
-        numbers: tuple[int, int | None],
+        numbers: tuple[int | None, int | None],
         *,
         relation: Relation,
         exclude: Exclude,
@@ -58,14 +58,15 @@ class LinkExclusion:
         Parameters
         ----------
         topologies : K topologies, by relation
-        numbers : number of the table's relation, and number of its reverse or None
+        numbers : number of the table's relation, and number of its reverse. None for a relation that is not there
         relation : the table's relation, for messages
         exclude, duplicates : as in `LinkSeeds`
 
         Raises
         ------
         ConfigError
-            The relation has no reverse, ``duplicates`` lacks exclusion, or ``exclude`` is an unknown word.
+            The graph lacks the relation or its reverse, ``duplicates`` lacks exclusion, or ``exclude`` is an unknown
+            word.
         """
         require_choice("exclude", exclude, get_args(Exclude))
         if duplicates and exclude == "none":
@@ -73,6 +74,10 @@ class LinkExclusion:
                 "duplicates are excluded together with the edges themselves: pass exclude='self' or 'reverse' as well"
             )
         own, reverse = numbers
+        if exclude != "none" and own is None:
+            raise ConfigError(
+                f"exclude={exclude!r}: the graph has no edges of {':'.join(relation)} to leave out; pass exclude='none'"
+            )
         if exclude == "reverse" and reverse is None:
             raise ConfigError(
                 f"exclude='reverse': the relation {':'.join(relation)} has no reverse; "
@@ -158,8 +163,8 @@ class LinkSeeds:
     Raises
     ------
     ConfigError
-        The graph lacks the relation or its reverse. Negatives come from a type without nodes or a table without rows.
-        The table lacks the required negatives, labels or times.
+        The graph lacks the reverse relation, or the relation of strict negatives or of excluded edges. Negatives come
+        from a type without nodes or a table without rows. The table lacks the required negatives, labels or times.
     StoreError
         The first row of ``table`` cannot be read.
     """
@@ -177,7 +182,8 @@ class LinkSeeds:
         negative_table: LinkReader | None = None,
     ) -> None:
         typed, relation, reverse = HeteroGraph.of(graph), table.relation, None
-        own = _number_of(typed, relation, "the link table is of")
+        # A table may be of a relation that is only predicted, such as a purchase in the future.
+        own = list(typed.relations).index(relation) if relation in typed.relations else None
         topologies = tuple(typed.relations.values())
         self._table, self._seed = table, checked_seed(seed)
         self._has_negatives, self._has_times = negatives is not None, has_times
@@ -189,14 +195,21 @@ class LinkSeeds:
         self._numbers = EndNumbers.of(typed, relation)
         # Negatives of the kind `Table` come from another link table, ``given``, or from a column of the link table.
         given = negative_table if isinstance(negatives, Table) else None
+        num_ends = (typed.num_nodes[relation[0]], typed.num_nodes[relation[2]])
+        if own is None and isinstance(negatives, Uniform | Binary) and negatives.strict:
+            raise ConfigError(
+                f"{negatives}: strict negatives are no edges of {':'.join(relation)}, and the graph has no such "
+                "relation; leave strict out"
+            )
         self._draws = NegativeDraws(
             negatives=negatives,
-            graph=topologies[own],
+            graph=None if own is None else topologies[own],
+            num_ends=num_ends,
             relation=relation,
             has_times=has_times,
             given=given,
         )
-        _check_drawn_types(negatives, topologies[own], relation)
+        _check_drawn_types(negatives, num_ends, relation)
         _check_given(given, relation)
         self._num_given = 0  # negatives per row in the column of ``table``
         if table.num_rows:  # all rows have the same columns
@@ -283,12 +296,12 @@ def _number_of(graph: HeteroGraph, relation: Relation, subject: str) -> int:
     return list(graph.relations).index(relation)
 
 
-def _check_drawn_types(negatives: Negatives | None, graph: Topology, relation: Relation) -> None:
+def _check_drawn_types(negatives: Negatives | None, num_ends: tuple[int, int], relation: Relation) -> None:
     """Raise ConfigError if negatives would be drawn from a type without nodes."""
     # Nodes of each drawn end. The keys are indices in ``relation``: 0 is the source type, 2 the destination type.
-    counts = {2: graph.num_nodes} if isinstance(negatives, Uniform) else {}
+    counts = {2: num_ends[1]} if isinstance(negatives, Uniform) else {}
     if isinstance(negatives, Binary):
-        counts = {0: graph.num_sources, 2: graph.num_nodes}
+        counts = {0: num_ends[0], 2: num_ends[1]}
     for end, count in counts.items():
         if count == 0:
             raise ConfigError(

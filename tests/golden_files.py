@@ -245,6 +245,95 @@ def write_keyed(path: Path) -> None:
         )
 
 
+RECOMMENDED = ("author", "likes", "paper")
+
+
+def row_tables() -> dict[str, dict[str, Any]]:
+    """Return two task tables of papers: classes with times and weights, and values without."""
+    return {
+        "cited.train": {
+            "type": "paper",
+            "nodes": np.array([3, 1, 3, 11], np.int64),
+            "times": np.array([60, -60, 600, 0], np.int64),
+            "labels": np.array([0, 1, -1, 1], np.int64),
+            "weights": np.array([1, 0.5, 0, 2], np.float32),
+            "kind": "classes",
+            "names": ("no", "yes"),
+            "num_classes": 2,
+        },
+        "score": {
+            "type": "author",
+            "nodes": np.array([6, 0], np.int64),
+            "labels": np.array([[0.5, np.nan], [-2, 3]], np.float32),
+            "kind": "values",
+            "num_classes": 2,
+        },
+    }
+
+
+def row_time() -> np.ndarray:
+    """Return a time for each paper, the third one without."""
+    times = np.arange(_NODES, dtype=np.int64) * 60 - 120
+    times[2] = -(2**63)
+    return times
+
+
+def write_rows(path: Path) -> None:
+    """Write papers with times, two task tables, and pairs of authors and papers that are no edges."""
+    indptr, indices = edge_lists(_NODES, _NODES)
+    with Dataset.create_hetero(
+        path,
+        name=path.name,
+        num_nodes={"author": _AUTHORS, "paper": _NODES},
+        relations=(CITES,),
+        num_classes=_CLASSES,
+    ) as writer:
+        edges = writer.edges(CITES)
+        with edges.indptr() as out:
+            out.append(indptr)
+        with edges.indices(len(indices), "int32") as out:
+            out.append(indices.astype(np.int32))
+        papers = writer.nodes("paper")
+        with papers.features(4, "float32") as out:
+            out.append(matrix(_NODES, 4))
+        papers.labels(labels())
+        papers.splits(**SPLITS)
+        with papers.row_time() as out:
+            out.append(row_time())
+        with writer.links("likes", relation=RECOMMENDED, free=True).pairs(2) as out:
+            out.append(np.array([[0, 5, -1, -1], [6, 11, -1, -1]], np.int64))
+        for name, table in row_tables().items():
+            to = writer.table(
+                name,
+                node_type=table["type"],
+                label_kind=table["kind"],
+                num_classes=table["num_classes"],
+                label_names=table.get("names"),
+            )
+            for column in ("nodes", "times", "labels", "weights"):
+                if column in table:
+                    with getattr(to, column)(len(table["nodes"])) as out:
+                        out.append(table[column])
+
+
+def in_rows() -> dict[str, Any]:
+    """Return the arrays that `write_rows` wrote."""
+    indptr, indices = edge_lists(_NODES, _NODES)
+    pairs = np.array([[0, 6], [5, 11]], np.int64)
+    return {
+        "num_nodes": {"author": _AUTHORS, "paper": _NODES},
+        "features": {"paper": matrix(_NODES, 4)},
+        "edges": {CITES: np.stack([indices, np.repeat(np.arange(_NODES), np.diff(indptr))])},
+        "edge_weight": {},
+        "labels": {"paper": labels()},
+        "num_classes": _CLASSES,
+        **SPLITS,
+        "links": {"likes": {"edge_index": pairs, "relation": RECOMMENDED, "reverse": None, "free": True}},
+        "tables": row_tables(),
+        "row_time": {"paper": row_time()},
+    }
+
+
 def _write_weighted(path: Path) -> None:
     homogeneous(path, ids="int32", dtype="float32", features=matrix(_NODES, _DIM), extra=True)
 
@@ -320,6 +409,7 @@ WRITERS: Mapping[str, Callable[[Path], None]] = {
     "part": write_part,
     "columns": write_columns,
     "keyed": write_keyed,
+    "rows": write_rows,
 }
 CONTENTS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "weighted": in_weighted,
@@ -328,6 +418,7 @@ CONTENTS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "typed": in_typed,
     "columns": in_columns,
     "keyed": lambda: in_homogeneous(matrix(_NODES, 4), "int32"),
+    "rows": in_rows,
 }
 
 

@@ -100,7 +100,12 @@ def draw_beside(
     """
     typed = HeteroGraph.of(graph)
     known_relation = _known(typed, relation)
-    draws = NegativeDraws(negatives=negatives, graph=typed.relations[known_relation], relation=known_relation)
+    draws = NegativeDraws(
+        negatives=negatives,
+        graph=typed.relations[known_relation],
+        num_ends=(typed.num_nodes[known_relation[0]], typed.num_nodes[known_relation[2]]),
+        relation=known_relation,
+    )
     rows = _rows(typed, pairs, known_relation)
     key = layer_key(checked_seed(seed), epoch, digest_of(pairs), NEGATIVES_LAYER)
     ends = draws.pairs(key, np.arange(len(pairs)), rows)

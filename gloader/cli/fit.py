@@ -85,6 +85,8 @@ class FitFlags:
     """Training nodes. Default: a hundredth of all nodes, or the dataset's training nodes."""
     task: TaskName = "node"
     """Task of a run on the dataset, as in `gloader train`."""
+    table: str | None = None
+    """Task table whose rows a run on the dataset learns, as in `gloader train`."""
     model: ModelName = "graphsage"
     """The network; networks for several types need --dataset."""
     hidden: Count = 256
@@ -138,6 +140,7 @@ class FitFlags:
             loader=self.loader(features),
             task=self.task,
             links=links,
+            table=self.table,
         )
 
     def size(self) -> tuple[int, int, int]:
@@ -154,7 +157,7 @@ class FitFlags:
             if number is None:
                 raise ConfigError(f"{flag} is {value}; {_WHOLE}")
             numbers_given.append(number)
-        if self.model not in _SIZED_MODELS or self.task != "node":
+        if self.model not in _SIZED_MODELS or self.task != "node" or self.table is not None:
             raise ConfigError(
                 f"by its size alone a graph is planned for {', '.join(_SIZED_MODELS)} and --task node; for others give "
                 "--dataset"

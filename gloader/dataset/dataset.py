@@ -679,6 +679,7 @@ def arrays_of(dataset: Dataset) -> dict[str, Any]:
         }
     for name, each in dataset.link_tables.items():
         links[name] |= {"relation": each.relation, "reverse": each.reverse_relation}
+        links[name] |= {} if each.relation in graphs else {"free": True}
     return {
         "num_nodes": {name: table.num_nodes for name, table in nodes.items()},
         "features": features,

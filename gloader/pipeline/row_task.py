@@ -50,7 +50,7 @@ _AGE_BYTES: Final = 4 * _IN_FLIGHT + 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What the sending thread adds to a batch: the labels of its seeds, and further columns of a table's rows."""
+    """The labels of a batch's seeds, and further columns of a table's rows, which the sending thread adds to it."""
 
     labels: NDArray[Any]  # (B,) classes, or (B, k) values; -1 for rows of a table without labels
     row_ids: IdArray | None = None  # (B,) rows of the table; None for seeds without a table
@@ -99,7 +99,7 @@ class RowAnswers:
 
     def answers(self, sampled: AnyBatch) -> Answers:
         """Return what a batch has beside its nodes."""
-        row_ids = self.order.batch_items(sampled.id)
+        row_ids = self.order.batch_items(sampled.id).copy()  # the loop may keep and change it
         columns = self.rows.table.columns.read(row_ids)
         labels, times = columns.get(ROW_LABELS), columns.get(ROW_TIMES)
         return Answers(

@@ -134,7 +134,7 @@ def _column(array: NDArray[Any] | None, what: str, src: NDArray[Any], where: str
 
 # Keys of the mapping that a user gives for a link table.
 _COLUMNS = ("labels", "times", "negatives")
-_KEYS = ("edge_index", *_COLUMNS, "relation", "reverse")
+_KEYS = ("edge_index", *_COLUMNS, "relation", "reverse", "free")
 
 
 def array_tables(links: Mapping[str, Mapping[str, Any]]) -> tuple[LinkSource, ...]:
@@ -143,7 +143,7 @@ def array_tables(links: Mapping[str, Mapping[str, Any]]) -> tuple[LinkSource, ..
     Parameters
     ----------
     links : tables by name, each with "edge_index" (2, n), and optional "labels" (n,), "times" (n,), "negatives"
-        (n, k), "relation" and "reverse"
+        (n, k), "relation" and "reverse". With "free", the graph need not have the relation
 
     Raises
     ------
@@ -181,6 +181,7 @@ def _table(name: str, table: Mapping[str, Any]) -> LinkSource:
         where=where,
         relation=relation,
         reverse=reverse,
+        is_free=bool(table.get("free")),
     )
 
 

@@ -37,9 +37,12 @@ if TYPE_CHECKING:
 
 _NO_SPLIT: Final = Splits(**{part: np.empty(0, np.int64) for part in ("train", "valid", "test")})
 
+# Options that name files or columns, which the folder itself has.
+_OTHERS: Final = ("features", "labels", "splits", "edge_time", "edge_features")
+
 
 def open_relbench(argument: str, options: SourceOptions) -> GraphSource:
-    """Open ``relbench:argument``. Times and keys are held in memory, and every column is read once.
+    """Open ``relbench:argument``. Times, keys and rows of tasks are held in memory, and encoders are fitted.
 
     If a task completes a column of rows (kind ``autocomplete``), all rows are nodes, since its test rows are later than
     the test time. Otherwise rows after the test time are left out, as RelBench's ``get_db`` does.
@@ -49,16 +52,18 @@ def open_relbench(argument: str, options: SourceOptions) -> GraphSource:
     SourceError
         A description or a file is missing or malformed.
     ConfigError
-        An option names no task, or is about columns of edges.
+        An option names no task, or names files or columns, which the folder itself has.
     FeatureValueError, ShapeError
         A value or a list of a column cannot be a feature.
     BudgetError
         Times, keys, labels or encoders do not fit the memory budget.
     """
-    if options.edge_time is not None or options.edge_features is not None:
+    given = [name for name in _OTHERS if getattr(options, name) is not None]
+    if given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ConfigError(
-            f"relbench:{argument}: --edge-time and --edge-features name columns of edges; here edges are foreign keys, "
-            "whose times are those of the rows: leave them out"
+            f"relbench:{argument}: {flags}: a database has its features, labels and times in its own tables, and edges "
+            "have the times of rows; leave this out"
         )
     names = None if options.task_tables is None else tuple(filter(None, options.task_tables.split(",")))
     database = read_database(Path(argument).expanduser())
@@ -75,14 +80,15 @@ def open_relbench(argument: str, options: SourceOptions) -> GraphSource:
         for column, parent in each.entry.parents.items()
     ]
     nodes = tuple(_nodes(each, database, tasks, notes, budget) for each in rows.values())
-    notes.lines.extend(filter(None, (each.note for each in keys)))
-    parts = [task_parts(task, database, rows, budget_bytes=budget, notes=notes) for task in tasks]
+    parts = []
+    for task in tasks:
+        parts.append(task_parts(task, database, rows, budget_bytes=budget, notes=notes))
+        budget -= sum(table.num_bytes for table in parts[-1].tables)
     tables = tuple(table for part in parts for table in part.tables)
-    budget -= sum(table.num_bytes for table in tables)
     labelled = next((table.node_type for table in tables), next(iter(rows)))
     require_node_memory(rows[labelled].num_rows, budget, str(database.path))
     relations = tuple(relation for key in keys for relation in key.relations())
-    given = [each.given for each in nodes]
+    features = [each.given for each in nodes]
     return GraphSource(
         name=database.name,
         origin=f"relbench:{argument}",
@@ -96,10 +102,15 @@ def open_relbench(argument: str, options: SourceOptions) -> GraphSource:
         tables=tables,
         resident_bytes=options.budget_bytes
         - budget
-        + sum(each.held_bytes for each in given if each is not None)
-        + reading_bytes(*given, *(each.edges for each in relations)),
+        + sum(each.held_bytes for each in features if each is not None)
+        + reading_bytes(*features, *(each.edges for each in relations)),
         column_notes=tuple(notes.lines),
-        unused=(*notes.unused, *(text for part in parts for text in part.unused)),
+        unused=(
+            *notes.unused,
+            *(text for each in rows.values() for text in each.left_out),
+            *(text for part in parts for text in part.unused),
+        ),
+        key_note="; ".join(filter(None, (each.note for each in keys))),
     )
 
 
@@ -151,13 +162,11 @@ def _nodes(
 
 
 def _line(rows: Rows, left_out: Sequence[str], hidden: dict[str, list[str]]) -> str:
-    """Return the receipt's line on a table: the roles of its columns, and the columns and rows that are left out."""
+    """Return the receipt's line on a table: the roles of its columns, and the columns that are left out."""
     entry = rows.entry
     texts = [f"{entry.name}: the rows of {rows.table.path.name}, {rows.num_rows:,}"]
     texts += [f"key {entry.key}"] if entry.key is not None else []
     texts += [f"time {entry.time} in seconds, rounded down"] if entry.time is not None else []
-    texts += [f"{rows.num_later:,} rows after the test time left out"] if rows.num_later else []
-    texts += [f"{rows.num_timeless:,} rows without a time left out"] if rows.num_timeless else []
     texts += [f"{column} hidden for {', '.join(by)}" for column, by in hidden.items() if by]
     texts += [f"left out: {', '.join(left_out)}"] if left_out else []
     return ", ".join(texts)

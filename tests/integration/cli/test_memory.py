@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 
 import gloader
 from gloader.cli.main import main
+from gloader.dataset import Dataset
 
 MACHINES = Path(__file__).parents[2] / "machine_command.py"
 MB = 1_000_000
@@ -245,3 +247,52 @@ def test_the_budget_that_a_refusal_of_infer_names_works_and_holds(
     peak, output, _ = measured(*line, "--memory-budget", f"{named[1]}MB")
     assert "exceeded" not in output
     assert peak - bare <= float(named[1]) * MB
+
+
+@pytest.mark.long
+@pytest.mark.reliability("J11")
+@pytest.mark.parametrize(
+    "budget_mb", [290, 400]
+)  # little more than the least, and with room for all features
+def test_rows_with_times_are_learned_evaluated_and_predicted_within_their_budget(
+    tmp_path: Path, bare: int, budget_mb: int
+) -> None:
+    """An evaluation opens a second loader. 450,000 feature rows are 115 MB, the edges of both relations 13 MB."""
+    random, customers, orders, dim = np.random.default_rng(0), 50_000, 400_000, 64
+    buyer, times = random.integers(0, customers, orders), np.sort(random.integers(0, 10**8, orders))
+    to_orders = np.stack([buyer, np.arange(orders)])
+    by, of = ("order", "f2p_customer", "customer"), ("customer", "p2f_customer", "order")
+    with closing(
+        Dataset.from_numpy_hetero(
+            tmp_path / "shop",
+            num_nodes={"customer": customers, "order": orders},
+            edges={by: to_orders[::-1], of: to_orders},
+            features={
+                name: random.random((count, dim), np.float32)
+                for name, count in (("customer", customers), ("order", orders))
+            },
+            edge_time={by: times, of: np.full(orders, np.iinfo(np.int64).min)},
+            row_time={"order": times},
+            tables={
+                f"spend.{part}": {
+                    "type": "customer",
+                    "nodes": random.integers(0, customers, count),
+                    "times": random.integers(0, 10**8, count),
+                    "labels": random.random((count, 1), np.float32),
+                    "kind": "values",
+                }
+                for part, count in (("train", 60_000), ("valid", 30_000), ("test", 30_000))
+            },
+        )
+    ):
+        pass
+    run, budget = tmp_path / "run", ["--memory-budget", f"{budget_mb}MB"]
+    peak, result, _ = train(
+        tmp_path / "shop", run, "--table", "spend", "--model", "rsage", "--batch-size", "512", *budget
+    )
+    assert peak - bare <= budget_mb * MB
+    assert result["test_rmse"] > 0
+    words = ["--dataset", str(tmp_path / "shop"), "--checkpoint", str(run), "--table", "spend.test", "--json"]
+    peak, output, _ = measured("infer", *words, "--out", str(tmp_path / "rows.npy"), *budget)
+    assert peak - bare <= budget_mb * MB
+    assert json.loads(output)["num_rows"] == len(np.load(tmp_path / "rows.npy")) == 30_000

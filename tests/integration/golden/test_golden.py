@@ -33,6 +33,7 @@ SHA256 = {
     "2-keyed.tar.xz": "948de4a5bd920a9854295418eebfa7f36e78ad926c3503d23befd8d04ece1faf",
     "2-linked.tar.xz": "04fcc285b86c3fd180f31100c12c049e2a2f784eff7d387b307e71fadb10fbd6",
     "2-part.tar.xz": "2c740e2028b0bc898c13465d1b368072e46e133bf98711a48a27076622a3eded",
+    "2-rows.tar.xz": "0c1d3f0ce7ff41e3515106016d27606c5a0c27db08006b123119af98ed7fa846",
     "2-typed.tar.xz": "6a1e4555dfc07b6db0b43d3555d8bc4263492ef8db83d984424cd4d13653ccf3",
     "2-weighted.tar.xz": "49db060e3d8367023edd0602bb2c02e5500dc9fb85e4b5113b5b82d0a9c24a27",
     "checkpoint-3-latest.tar.xz": "c173697272e0f0b94085762a30e1b336780e8cf79edf09c3d1355e0ded624032",
@@ -49,6 +50,7 @@ FINGERPRINTS = {
     "2-keyed": "884de80e95ce37f7d4b071043304bb43",
     "2-linked": "7efa298bf9f02f479688599e24748847",
     "2-part": "cb9c2a736e524780b129269c89230d18",
+    "2-rows": "a6b36f69e4acda3d67cdcd61c85ca54c",
     "2-typed": "4a6750b520ae48307b3ddd5782f5a6c4",
     "2-weighted": "e8eab01a0b5411f1b37f73c7c44e32eb",
 }

@@ -464,11 +464,16 @@ def typed(relation: Relation, **columns: Any) -> HeldLinks:
     [
         (
             typed(("paper", "about", "paper")),
-            {"negatives": Uniform(1)},
+            {"negatives": Uniform(1, strict=True)},
             (
-                "the link table is of paper:about:paper, which the graph does not have; it has paper:cites:paper, "
-                "author:writes:paper, nobody:reads:paper, paper:for:nobody"
+                "uniform:1,strict: strict negatives are no edges of paper:about:paper, and the graph has no such "
+                "relation; leave strict out"
             ),
+        ),
+        (
+            typed(("paper", "about", "paper")),
+            {"negatives": Uniform(1), "exclude": "self"},
+            "exclude='self': the graph has no edges of paper:about:paper to leave out; pass exclude='none'",
         ),
         (
             typed(TO_NOBODY),
@@ -553,6 +558,24 @@ def test_what_cannot_be_is_refused_when_it_is_made(
     with pytest.raises(ConfigError) as caught:
         LinkSeeds(graph, table, **settings)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("negatives", [Uniform(2), Binary(), InBatch()])
+def test_a_table_of_a_relation_that_is_only_predicted_has_the_pairs_of_one_in_the_graph(
+    negatives: Any,
+) -> None:
+    """The graph's edges decide nothing, unless negatives are strict or edges are left out."""
+    graph = typed_graph(PAPERS, [CITES, WRITES], max_degree=2)
+    pairs = np.array([[0, 1, -1, -1], [2, 0, -1, -1], [1, 1, -1, -1]])
+    known, free = (
+        LinkSeeds(graph, HeldLinks(relation=relation, pairs=pairs), negatives=negatives).of(
+            BatchId(epoch=0, index=3), np.arange(3)
+        )
+        for relation in (WRITES, ("author", "will_write", "paper"))
+    )
+    np.testing.assert_array_equal(known.nodes, free.nodes)
+    np.testing.assert_array_equal(known.links.pairs, free.links.pairs)
+    assert free.excluded == ()
 
 
 def test_a_batch_of_too_many_pairs_is_refused() -> None:

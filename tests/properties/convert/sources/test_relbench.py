@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from relbench_folders import START, Table, write_random, write_task
+from relbench_folders import START, Table, write_random, write_shop, write_task
 
 from gloader.convert.options import SourceOptions
 from gloader.convert.registry import open_source
@@ -128,10 +128,27 @@ def test_edges_and_times_are_those_of_the_rules(seed, max_edges, max_rows, keeps
 
 
 @given(seed=st.integers(0, 2**32))
-@pytest.mark.skipif(
+def test_keys_of_any_numbers_give_the_same_graph(seed):
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "made"
+        tables = write_random(folder, np.random.default_rng(seed))
+        options = SourceOptions(memory_budget_bytes=10**8)
+        plain = found(open_source(f"relbench:{folder}", options), 1000)
+        for name, table in tables.items():
+            for column in (*filter(None, [table.pkey]), *table.fkeys):
+                table.frame[column] = 5 - 3 * table.frame[column]
+            table.frame.to_parquet(folder / "db" / f"{name}.parquet", index=False)
+        assert found(open_source(f"relbench:{folder}", options), 1000) == plain
+
+
+needs_relbench = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("relbench", "huggingface_hub")),
     reason="relbench is not installed",
 )
+
+
+@needs_relbench
+@given(seed=st.integers(0, 2**32))
 def test_rows_and_keys_are_those_of_the_package(seed):
     from relbench import load_dataset
 
@@ -145,3 +162,39 @@ def test_rows_and_keys_are_those_of_the_package(seed):
             name: len(frame) for name, frame in frames.items()
         }
         assert found(source, 1000) == expected(tables, frames)
+
+
+@needs_relbench
+def test_tasks_are_those_of_the_package(tmp_path):
+    from relbench import load_dataset
+
+    write_shop(tmp_path / "shop")
+    made = load_dataset(tmp_path / "shop")
+    source = open_source(f"relbench:{tmp_path / 'shop'}", SourceOptions(memory_budget_bytes=10**8))
+    tables = {table.name: table for table in source.tables}
+    links = {link.name: link for link in source.links}
+    for name in made.get_task_names():
+        task = made.load_task(name)
+        for file, part in (("train", "train"), ("val", "valid"), ("test", "test")):
+            table = task.get_table(file, mask_input_cols=False)
+            whens = seconds(table.df[table.time_col])
+            if f"{name}.{part}" in tables:
+                rows = tables[f"{name}.{part}"]
+                np.testing.assert_array_equal(rows.nodes, table.df[task.entity_col])
+                np.testing.assert_array_equal(rows.times, whens)
+                assert rows.node_type == task.entity_table
+            else:
+                chunks = list(links[f"{name}.{part}"].rows.chunks(10**6))
+                pairs = [
+                    (src, dst)
+                    for src, dsts in zip(
+                        table.df[task.src_entity_col], table.df[task.dst_entity_col], strict=True
+                    )
+                    for dst in dsts
+                ]
+                assert [
+                    (int(src), int(dst))
+                    for chunk in chunks
+                    for src, dst in zip(chunk.src, chunk.dst, strict=True)
+                ] == pairs
+    assert len(tables) + len(links) == 3 * len(made.get_task_names())

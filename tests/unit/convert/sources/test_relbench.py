@@ -109,10 +109,11 @@ class TestRowsAndKeys:
         assert source.num_nodes == {"users": 3, "visits": 3}
         assert nodes(source, "users").row_times is None
         assert nodes(source, "users").keys is None  # the keys are the nodes' ids
-        assert source.column_notes[2] == (
-            "visits: the rows of visits.parquet, 3, time at in seconds, rounded down, 1 rows after the test time left "
-            "out, 1 rows without a time left out"
+        assert (
+            source.column_notes[2]
+            == "visits: the rows of visits.parquet, 3, time at in seconds, rounded down"
         )
+        assert source.unused == ("1 rows of visits after the test time", "1 rows of visits without a time")
 
     def test_a_foreign_key_makes_two_relations_with_the_time_of_the_source_row(self, tmp_path):
         source = opened(pair(tmp_path / "made"))
@@ -126,7 +127,7 @@ class TestRowsAndKeys:
         late = {"user": [1.0, np.nan, 5.0, 3.0], "at": [VALID] * 4}
         source = opened(pair(tmp_path / "made", child=late))
         assert edges(source, ("users", "p2f_user", "visits")) == [(1, 0, None)]
-        assert "user of visits.parquet: 1 without a key, 2 dangling, first 5 in row 2" in source.column_notes
+        assert source.key_note == "user of visits.parquet: 1 without a key, 2 dangling, first 5 in row 2"
 
     def test_keys_that_are_no_row_numbers_are_found(self, tmp_path):
         folder = pair(
@@ -283,6 +284,13 @@ class TestTasks:
         assert "test.parquet is missing; RelBench makes it: relbench.load_dataset(" in text
         assert ".load_task('active').get_table('test', mask_input_cols=False).df.to_parquet(" in text
 
+    def test_rows_beyond_the_budget_are_refused(self, shop):
+        options = SourceOptions(memory_budget_bytes=60_000, task_tables="order-rating")
+        with pytest.raises(
+            BudgetError, match=r"the rows of .*order-rating take .*Raise --memory-budget to at least"
+        ):
+            open_source(f"relbench:{shop}", options)
+
     def test_the_chosen_tasks(self, shop):
         source = opened(shop, task_tables="customer-churn,customer-spend")
         assert {table.name.partition(".")[0] for table in source.tables} == {
@@ -366,11 +374,10 @@ class TestDescription:
         with pytest.raises(SourceError, match=text):
             opened(folder)
 
-    def test_options_on_columns_of_edges_are_refused(self, tmp_path):
-        with pytest.raises(
-            ConfigError, match="here edges are foreign keys, whose times are those of the rows"
-        ):
-            opened(pair(tmp_path / "made"), edge_time="at")
+    def test_options_that_name_files_or_columns_are_refused(self, tmp_path):
+        text = "--labels, --edge-time: a database has its features, labels and times in its own tables"
+        with pytest.raises(ConfigError, match=text):
+            opened(pair(tmp_path / "made"), edge_time="at", labels=tmp_path / "y.npy")
 
     def test_all_files_of_the_folder_are_watched(self, tmp_path):
         folder = pair(tmp_path / "made", tasks=[("active", ACTIVE, {"train": active([0], [0])})])
@@ -405,7 +412,39 @@ class TestDataset:
             assert (found is None) == (each.row_times is None)
             assert found is None or np.array_equal(found, each.row_times)
         assert report.links["customer-buys.train"].in_graph == 0
+        links = dataset.link_tables["customer-buys.train"]
+        with links.open(max_bytes=BUDGET) as reader:
+            pairs = reader.read(np.arange(links.num_rows))
+        (chunk,) = source.links[0].rows.chunks(BUDGET)
+        np.testing.assert_array_equal(pairs.sources, chunk.src)
+        np.testing.assert_array_equal(pairs.destinations, chunk.dst)
+        assert (pairs.positions == -1).all()
+        assert (pairs.reverses == -1).all()
+        np.testing.assert_array_equal(pairs.times, chunk.time)
+        assert (links.relation, links.reverse_relation) == (("customers", "customer-buys", "products"), None)
         assert [path.name for path in tmp_path.iterdir() if path.name != "out"] == []
+
+    def test_pairs_within_one_type_and_ends_that_are_no_nodes(self, tmp_path):
+        ends = {f"{end}_entity_{word}": value for end, column in (("src", "id"), ("dst", "friend"))
+                for word, value in (("table", "users"), ("col", column))}  # fmt: skip
+        friends = pd.DataFrame({"id": [0, 2, 9, 1], "friend": [[1, 7], [], [0], [2, 0]]})
+        parts = {"train": friends, "val": friends.assign(friend=[1, 2, 0, 9]), "test": friends[["id"]]}
+        tasks = [("friends", {"task_type": "recommendation", **ends}, parts)]
+        source = opened(pair(tmp_path / "made", tasks=tasks))
+        assert source.column_notes[-2:] == (
+            "friends.train: 3 pairs of train.parquet, 2 left out that name no row of users",
+            "friends.valid: 2 pairs of val.parquet, 2 left out that name no row of users",
+        )
+        assert source.unused[-1].endswith("test.parquet has no column 'friend'")
+        report = prepare(source, tmp_path / "out", PrepareOptions(memory_budget_bytes=BUDGET))
+        assert report.links["friends.train"].num_rows == 3
+        links = Dataset.open(tmp_path / "out").link_tables["friends.train"]
+        assert (links.relation, links.reverse_relation, links.has_times) == (
+            ("users", "friends", "users"), None, False,
+        )  # fmt: skip
+        with links.open(max_bytes=BUDGET) as reader:
+            pairs = reader.read(np.arange(3))
+        assert (pairs.sources.tolist(), pairs.destinations.tolist()) == ([0, 1, 1], [1, 2, 0])
 
     def test_rows_without_a_time_come_before_all_others(self, tmp_path):
         rated = {
