@@ -299,6 +299,14 @@ def _cached() -> Names:
     }
 
 
+def _database() -> Names:
+    """Write the database of docs/rows-with-time.md."""
+    from relbench_folders import write_shop
+
+    write_shop(Path("rel-shop"), num_customers=200, num_orders=4000)
+    return {}
+
+
 _PAGES: dict[str, dict[str, tuple[Callable[[], Names | None], ...]]] = {
     "README.md": {"Your tables": (_shop, _described("README.md")), "Your graph": (_arrays, _scores)},
     "how-it-works.md": {"1. A number becomes seeds": (dataset_at("data/mine"),)},
@@ -328,6 +336,7 @@ _PAGES: dict[str, dict[str, tuple[Callable[[], Names | None], ...]]] = {
     },
     "datasets.md": {"": (_source_files,)},
     "own-data.md": {"": (_described("docs/own-data.md"),)},
+    "rows-with-time.md": {"From a folder to predictions": (_database,)},
     "inspector.md": {"The inspector: which rows to keep in memory": (_cached,)},
     "samplers.md": {"Samplers": (_sampled, _graph, dataset_at("data/sampled"))},
     "topology.md": {"Edges beyond memory": (dataset_at("data/mine"), lambda: {"Loader": gloader.Loader})},

@@ -252,6 +252,8 @@ def prepare(
         uploaded = upload(screen, target, out, overwrite=conversion.overwrite) if is_url(out) else {}
     path = shown_url(out) if is_url(out) else str(report.path)
     task = " --task link" if TRAIN in report.links else ""
+    if report.tables:
+        task = f" --table {next(iter(report.tables)).removesuffix('.train')}"
     model = " --model rsage" if report.kind == "hetero" else ""
     train = f"gloader train --dataset {shlex.quote(path)}{task}{model}"
     if conversion.ranges is not None:
@@ -325,13 +327,14 @@ def _tables(report: "PrepareReport") -> dict[str, str]:
         name: f"{node_type.num_nodes:,} nodes, "
         + (f"{node_type.feature_dim:,} x {report.feature_dtype}" if node_type.feature_dim else "no features")
         + (" averaged over neighbours" if node_type.is_derived else "")
-        + (", labels" if name == report.labelled else "")
+        + (", labels" if name == report.labelled and not report.tables else "")
         for name, node_type in report.node_types.items()
     }
     relations = {
         name: f"{_edges(relation)} edges{_columns(relation)}" for name, relation in report.relations.items()
     }
-    return {**types, **relations, **_links(report)}
+    tables = {f"table {name}": text for name, text in report.tables.items()}
+    return {**types, **relations, **_links(report), **tables}
 
 
 def _edges(counts: "PrepareReport | RelationReport") -> str:

@@ -28,7 +28,7 @@ from gloader.ssd_store.spill.claim import SPILL_DIR_VARIABLE, scratch_folder
 from gloader.ssd_store.write.new_directory import exists_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from gloader.convert.keyed_graph import KeyedNodes
@@ -66,14 +66,24 @@ def plain_graph(
         As `numbered`.
     """
     if not isinstance(source, KeyedGraph):
-        yield source.graph()
+        graph = source.graph()
+        fitted = [column for each in graph.nodes if each.encoders for column in each.encoders.columns]
+        _check_indexes(graph.origin, [[each.column for each in fitted if each.kind == "index"], []], options)
+        yield graph
         return
     if options.edge_tables:
         raise ConfigError(
             f"--edge-table {options.edge_tables[0]}: tables of links have node ids, and the nodes of {source.origin} "
             "have keys; divide its edges with --edge-split 80/10/10"
         )
-    _check_indexes(source, options)
+    _check_indexes(
+        source.where,
+        [
+            [spec.name for each in part for spec in each.columns if spec.kind == "index"]
+            for part in (source.nodes, source.relations)
+        ],
+        options,
+    )
     budget = default_budget_bytes() if options.memory_budget_bytes is None else options.memory_budget_bytes
     with temporary_folder(out, _FOLDER_PREFIX, overwrite=options.overwrite) as folder:
         require_free_space(folder, source.id_bytes)
@@ -81,18 +91,18 @@ def plain_graph(
             yield graph
 
 
-def _check_indexes(graph: KeyedGraph, options: PrepareOptions) -> None:
-    """Raise ConfigError if a column ``as: index`` is to be stored in a dtype that does not hold all its numbers."""
+def _check_indexes(where: str, columns: Sequence[Sequence[str]], options: PrepareOptions) -> None:
+    """Raise ConfigError if a column ``as: index`` is to be stored in a dtype that does not hold all its numbers.
+
+    ``columns`` are the names of such columns of nodes, and of edges. ``where`` is the source, for messages.
+    """
     # A column has up to 200,000 values, whose numbers float32 holds exactly.
-    for flag, dtype, columns in (
-        ("--dtype", options.stored_dtype, [each.columns for each in graph.nodes]),
-        ("--edge-dtype", options.stored_edge_dtype, [each.columns for each in graph.relations]),
-    ):
-        names = [shown(spec.name) for specs in columns for spec in specs if spec.kind == "index"]
+    dtypes = (("--dtype", options.stored_dtype), ("--edge-dtype", options.stored_edge_dtype))
+    for (flag, dtype), names in zip(dtypes, columns, strict=True):
         if names and dtype != "float32":
             raise ConfigError(
-                f"{graph.where}: the numbers of the values of {', '.join(names)} (as: index) are rounded by {flag} "
-                f"{dtype}; leave {flag} out, or take as: category or top: instead of as: index"
+                f"{where}: the numbers of the values of {', '.join(map(shown, names))} (as: index) are rounded by "
+                f"{flag} {dtype}; leave {flag} out, or take as: category or top: instead of as: index"
             )
 
 

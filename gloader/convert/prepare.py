@@ -105,6 +105,7 @@ class PrepareReport:
     key_seconds: float = 0.0  # time to number the keys, and to read the labels and columns of their tables
     peak_bytes: int = 0  # peak memory without Python, libraries and kernels, measured between chunks
     links: dict[str, LinkReport] = field(default_factory=dict)  # a report for each link table
+    tables: dict[str, str] = field(default_factory=dict)  # a text on each task table, "909 rows of users"
     # Short texts about the conversion by name, such as "not used"; also stored in the dataset.
     receipt: dict[str, str] = field(default_factory=dict)
 
@@ -142,8 +143,9 @@ class PrepareReport:
         """Return the report as JSON values. For one type, it has counts instead of types and relations."""
         values = asdict(self) | {"path": str(self.path)}
         path, kind = values.pop("path"), values.pop("kind")
-        if not self.key_seconds:
-            values.pop("key_seconds")
+        for name in ("key_seconds", "tables"):
+            if not values[name]:
+                values.pop(name)
         if kind == "hetero":
             omitted = ("edge_feature_dtype", "order", "order_seconds")
             return {"path": path} | {name: each for name, each in values.items() if name not in omitted}
@@ -306,6 +308,7 @@ def _prepare(
         spilled_bytes=sum(sort.spilled_bytes for sort in edges.values()),
         budget_bytes=plan.budget_bytes,
         links=links,
+        tables={each.name: f"{len(each.nodes):,} rows of {each.node_type}" for each in graph.tables},
         receipt=lines,
     )
 

@@ -1,4 +1,4 @@
-"""Kinds of features for the columns of a table that nobody described, from the columns' types and values.
+"""Kinds of features for the columns of a table without a description, from the types and values of the columns.
 
 `default_columns` reads the columns once. Numbers, and lists of numbers of one length, are ``standard``; truth values
 are ``bool``, dates and timestamps ``time``. A column of texts is a ``category`` if it has at most 64 different values,

@@ -75,10 +75,11 @@ def open_relbench(argument: str, options: SourceOptions) -> GraphSource:
         for column, parent in each.entry.parents.items()
     ]
     nodes = tuple(_nodes(each, database, tasks, notes, budget) for each in rows.values())
-    notes.lines.extend(filter(None, (each.note for each in keys)))
-    parts = [task_parts(task, database, rows, budget_bytes=budget, notes=notes) for task in tasks]
+    parts = []
+    for task in tasks:
+        parts.append(task_parts(task, database, rows, budget_bytes=budget, notes=notes))
+        budget -= sum(table.num_bytes for table in parts[-1].tables)
     tables = tuple(table for part in parts for table in part.tables)
-    budget -= sum(table.num_bytes for table in tables)
     labelled = next((table.node_type for table in tables), next(iter(rows)))
     require_node_memory(rows[labelled].num_rows, budget, str(database.path))
     relations = tuple(relation for key in keys for relation in key.relations())
@@ -99,7 +100,12 @@ def open_relbench(argument: str, options: SourceOptions) -> GraphSource:
         + sum(each.held_bytes for each in given if each is not None)
         + reading_bytes(*given, *(each.edges for each in relations)),
         column_notes=tuple(notes.lines),
-        unused=(*notes.unused, *(text for part in parts for text in part.unused)),
+        unused=(
+            *notes.unused,
+            *(text for each in rows.values() for text in each.left_out),
+            *(text for part in parts for text in part.unused),
+        ),
+        key_note="; ".join(filter(None, (each.note for each in keys))),
     )
 
 
@@ -151,13 +157,11 @@ def _nodes(
 
 
 def _line(rows: Rows, left_out: Sequence[str], hidden: dict[str, list[str]]) -> str:
-    """Return the receipt's line on a table: the roles of its columns, and the columns and rows that are left out."""
+    """Return the receipt's line on a table: the roles of its columns, and the columns that are left out."""
     entry = rows.entry
     texts = [f"{entry.name}: the rows of {rows.table.path.name}, {rows.num_rows:,}"]
     texts += [f"key {entry.key}"] if entry.key is not None else []
     texts += [f"time {entry.time} in seconds, rounded down"] if entry.time is not None else []
-    texts += [f"{rows.num_later:,} rows after the test time left out"] if rows.num_later else []
-    texts += [f"{rows.num_timeless:,} rows without a time left out"] if rows.num_timeless else []
     texts += [f"{column} hidden for {', '.join(by)}" for column, by in hidden.items() if by]
     texts += [f"left out: {', '.join(left_out)}"] if left_out else []
     return ", ".join(texts)

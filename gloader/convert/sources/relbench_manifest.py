@@ -181,7 +181,7 @@ def _task(name: str, database: Database) -> Task:
             raise SourceError(f"{path}: {end}_table is {shown(table)}; {near_advice(table, database.tables)}")
     columns = tuple(content.get(f"{end}_col") for end in ends)
     target, time, first = content.get("target_col"), content.get("time_col"), database.tables[tables[0]]
-    hidden = _pairs(content.get("remove_columns") or [], path)
+    hidden = _hidden(content.get("remove_columns") or [], path)
     if kind == "autocomplete":
         columns, time = (first.key or _ROW_NUMBER,), first.time
         hidden = (*hidden, (tables[0], str(target)))
@@ -205,9 +205,9 @@ def _task(name: str, database: Database) -> Task:
     )
 
 
-def _pairs(given: object, path: Path) -> tuple[tuple[str, str], ...]:
+def _hidden(given: object, path: Path) -> tuple[tuple[str, str], ...]:
     """Return the pairs of table and column in ``remove_columns``."""
-    pairs = given if isinstance(given, list) else [given]
+    pairs: list[Any] = given if isinstance(given, list) else [given]
     for pair in pairs:
         if not isinstance(pair, list) or len(pair) != 2:
             raise SourceError(f"{path}: remove_columns has {shown(pair)}; it is a list of [table, column]")

@@ -57,8 +57,9 @@ class Rows:
     )
     # (N,) the keys in ascending order, and (N,) their rows. None means that row i has the key i.
     keys: tuple[IdArray, IdArray] | None = None
-    num_later: int = 0  # rows that were left out because they are later than the test time
-    num_timeless: int = 0  # rows that were left out because they have no time
+    left_out: tuple[
+        str, ...
+    ] = ()  # texts on rows that are no nodes, such as "3 rows of visits without a time"
 
     @property
     def held_bytes(self) -> int:
@@ -114,17 +115,15 @@ def open_rows(database: Database, entry: TableEntry, *, keeps_later: bool, budge
                 f"{database.path}: {entry.name} has the column {shown(column)}; the columns of {path} are "
                 f"{listed(table.names)}"
             )
-    kept, seconds, num_later, num_timeless = table, None, 0, 0
+    kept, seconds, left_out = table, None, {}
     if entry.time is not None:
-        _require_memory(_TIME_BYTES * table.num_rows, f"the times of {path}", budget_bytes)
+        require_memory(_TIME_BYTES * table.num_rows, f"the times of {path}", budget_bytes)
         exact, is_missing = _times(table, entry.time)
         is_kept = np.ones(len(exact), np.bool_)
         if not keeps_later:
             is_later = exact > database.test_time
             is_kept = ~(is_later | is_missing)
-            num_later, num_timeless = (
-                int(np.count_nonzero(each)) for each in (is_later & ~is_missing, is_missing)
-            )
+            left_out = {"after the test time": is_later & ~is_missing, "without a time": is_missing}
         seconds = exact[is_kept]
         seconds //= MICROSECONDS
         seconds[is_missing[is_kept]] = NO_TIME
@@ -135,8 +134,11 @@ def open_rows(database: Database, entry: TableEntry, *, keeps_later: bool, budge
         num_rows=kept.num_rows,
         times=seconds,
         keys=None if entry.key is None else _keys(kept, entry.key, budget_bytes),
-        num_later=num_later,
-        num_timeless=num_timeless,
+        left_out=tuple(
+            f"{np.count_nonzero(each):,} rows of {entry.name} {why}"
+            for why, each in left_out.items()
+            if each.any()
+        ),
     )
 
 
@@ -286,7 +288,7 @@ def _keys(table: TypedTable, column: str, budget_bytes: int) -> tuple[IdArray, I
         done += len(keys)
     if is_plain:
         return None
-    _require_memory(_KEY_BYTES * done, f"the primary keys of {table.path}", budget_bytes)
+    require_memory(_KEY_BYTES * done, f"the primary keys of {table.path}", budget_bytes)
     values = np.concatenate([keys for keys, _ in whole_numbers(table, column)])
     order = np.argsort(values, kind="stable")
     values = values[order]
@@ -300,7 +302,7 @@ def _keys(table: TypedTable, column: str, budget_bytes: int) -> tuple[IdArray, I
     return values, order
 
 
-def _require_memory(needed: int, what: str, budget_bytes: int) -> None:
+def require_memory(needed: int, what: str, budget_bytes: int) -> None:
     """Raise BudgetError if ``needed`` bytes for ``what`` do not fit the budget."""
     if needed > budget_bytes:
         raise BudgetError(

@@ -19,7 +19,7 @@ from gloader.convert.readers.parquet_table import open_parquet_table
 from gloader.convert.readers.parted_table import PartedTable
 from gloader.convert.readers.table_streams import ColumnNotes, placed_columns, regroup
 from gloader.convert.source import LinkChunk, LinkSource, LinkStream, TaskSource
-from gloader.convert.sources.relbench_tables import integers, whole_numbers
+from gloader.convert.sources.relbench_tables import integers, require_memory, whole_numbers
 from gloader.core.malformed import shown
 from gloader.dataset.column_values import MICROSECONDS, is_list, times
 from gloader.dataset.values import label_kind_of
@@ -48,6 +48,8 @@ _KINDS: Final[dict[TaskType, tuple[LabelsAs, LabelKind]]] = {
     "multiclass_classification": ("classes", "classes"),
     "multilabel_classification": ("values", "multilabel"),
 }
+# Bytes per row of a task while it is read: node and time, in batches and as one array, and those that are left.
+_ROW_BYTES: Final = 3 * 16
 _ALLOWED: Final = {"binary": "0 and 1", "multilabel": "lists of 0 and 1"}
 
 
@@ -103,9 +105,13 @@ def _row_parts(
 ) -> tuple[TaskSource, ...]:
     """Return the task tables of a task on one table."""
     target = str(task.target)
+    count = sum(table.count_rows() for table in tables.values())
+    require_memory(_ROW_BYTES * count, f"the rows of {task.folder}", budget_bytes)
     labelled = {part: table for part, table in tables.items() if target in table.names}
     as_, kind = _KINDS[task.type]
-    labels, names, found = np.empty(0), (), ColumnNotes()
+    labels: NDArray[Any] = np.empty(0)
+    names: tuple[str, ...] = ()
+    found = ColumnNotes()
     if labelled:
         whole = PartedTable(path=task.folder, parts=tuple(labelled.values()))
         labels, names = read_label_columns(
@@ -131,7 +137,7 @@ def _row_parts(
         kept = nodes >= 0
         notes.add(
             f"{task.name}.{part}: {np.count_nonzero(kept):,} rows of {table.path.name}"
-            + _left_out(np.count_nonzero(~kept), rows.entry.name)
+            + _left_out(int(np.count_nonzero(~kept)), rows.entry.name)
             + (", without labels" if own is None else ""),
             table,
             [task.columns[0], task.time, target],
@@ -188,7 +194,7 @@ def _link_parts(
         kept, dropped = pairs.counts()
         notes.add(
             f"{task.name}.{part}: {kept:,} pairs of {table.path.name}"
-            + _left_out(dropped, " or ".join(task.tables)),
+            + _left_out(dropped, " or ".join(dict.fromkeys(task.tables))),
             table,
             [*task.columns, task.time],
         )

@@ -275,6 +275,16 @@ def test_the_fingerprint_knows_the_tables(tmp_path: Path) -> None:
     assert write_tasks(tmp_path / "c", {"t": arrays, "u": arrays}).fingerprint != one.fingerprint
 
 
+def test_the_fingerprint_knows_what_the_labels_are(tmp_path: Path) -> None:
+    arrays = write_tasks(tmp_path / "a", {}).to_numpy()
+    table = {"nodes": np.arange(3), "labels": np.arange(3)}
+    found = {
+        Dataset.from_numpy(tmp_path / str(number), **arrays, tables={"t": table | given}).fingerprint
+        for number, given in enumerate(({}, {"num_classes": 4}, {"names": ["a", "b", "c"]}))
+    }
+    assert len(found) == 3
+
+
 def test_arrays_come_back_as_they_were_given(tmp_path: Path) -> None:
     tables = {str(kind): task_arrays(20, kind=kind, weights=kind != "values") for kind in KINDS}
     given = write_tasks(tmp_path / "a", tables)
