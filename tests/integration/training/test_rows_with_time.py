@@ -227,6 +227,13 @@ def test_several_runs_are_scored_on_the_same_trees(typed, tmp_path) -> None:
         assert error == pytest.approx(_result(run)["test_rmse"], abs=1e-6)
 
 
+def test_an_evaluated_table_may_be_smaller_than_a_batch(typed, tmp_path) -> None:
+    fit(typed, "past", tmp_path, optim=replace(OPTIM, epochs=1), loader=DRAWN.changed(batch_size=120))
+    rows = predicted(typed, tmp_path, "past.test")[:, 0]
+    right = rows == shop.labels()["past"][1][shop.PARTS["test"]]
+    assert right.mean() == pytest.approx(_result(tmp_path)["test_acc"], abs=1e-9)
+
+
 def test_the_command_trains_and_writes_a_row_for_each_row(typed, tmp_path, capsys) -> None:
     run, out = tmp_path / "run", tmp_path / "rows.csv"
     words = ["--table", "past", "--model", "rsage", "--hidden", "16", "--fanout", "6,6", "--epochs", "3"]
