@@ -7,6 +7,7 @@ end the finished columns are joined to rows, of a dataset (`hop_dataset`) or of 
 from __future__ import annotations
 
 import json
+import math
 import time
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, fields, replace
@@ -27,6 +28,7 @@ from gloader.errors import BudgetError, ConfigError
 from gloader.observe.compile_clock import compile_seconds
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.too_small import planned_within
+from gloader.ssd_store.cost.profile import remembered_profile
 from gloader.ssd_store.os_io import REAL_OS, OsIO, require_free_space, write_errors
 from gloader.ssd_store.write.array_writer import disk_bytes
 from gloader.ssd_store.write.atomic_file import require_file_target
@@ -38,7 +40,7 @@ from gloader.training.propagation.hop_table import write_hop_table
 from gloader.training.propagation.label_rows import LabelRows, label_bytes
 from gloader.training.propagation.propagate_rows import begun_widths
 from gloader.training.propagation.propagate_rows import propagate as propagate_rows
-from gloader.training.propagation.propagation_plan import GraphSizes, HopCost, plan_propagation
+from gloader.training.propagation.propagation_plan import GraphSizes, HopCost, Rates, plan_propagation
 from gloader.training.propagation.work_folder import WorkFolder, work_path
 
 if TYPE_CHECKING:
@@ -59,17 +61,20 @@ if TYPE_CHECKING:
 
 # A run that takes less than this is not worth files from which it could go on.
 _KEPT_FROM_S: Final = 30.0
-# Rows are joined in chunks of this share of the budget, between two bounds; a row group of Parquet is a chunk.
-_CHUNK_SHARE: Final = 1 / 64
-_CHUNK_BYTES: Final = (1 << 20, 64 << 20)
 # Bytes on disk: of a number in a CSV file, of key, split and label in a row of a table, and of these and the index of
 # keys in a dataset. Texts are longer or shorter.
 _CSV_BYTES: Final = 12
 _TABLE_ROW_BYTES: Final = 32
 _NODE_BYTES: Final = 64
-# Memory of the join: a chunk as it is read, joined and rounded, as a table's columns and file, and a file's buffers.
+# Memory of the join: a chunk of rows as it is read, joined and rounded, and as a table's columns and file; and the
+# buffers of the output's files.
 _CHUNKS_HELD: Final = 6
 _JOIN_BYTES: Final = 24 << 20
+_CHUNK_BYTES: Final = 4 << 20  # of the rows of a dataset
+# A chunk of a table is a row group of Parquet. The file's footer, which is in memory until the end, has an entry for
+# each column of each row group; pyarrow 26 took 700 bytes for one.
+_ENTRY_BYTES: Final = 800
+_GROUP_ROWS: Final = (1 << 10, 1 << 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,7 @@ class HopPlan:
     is_continued: bool  # whether the work folder has columns of an interrupted run
     output_bytes: int  # bytes of the new dataset or table on disk
     disk_bytes: int  # bytes on disk at the peak, with the work folder
+    write_s: float  # predicted seconds of the join: finished columns are read, and the result is written
     held_bytes: int  # memory at the peak
     budget_bytes: int
 
@@ -100,6 +106,7 @@ class HopReport:
     path: Path
     plan: HopPlan
     cost: HopCost  # measured, without the join; a continued run counts only its own part
+    write_s: float  # seconds of the join
     seconds: float  # of the whole run
     compile_s: float  # seconds of it in which kernels were compiled, at their first use on a machine
     output_bytes: int  # bytes of the new dataset or table on disk
@@ -118,8 +125,8 @@ class HopReport:
             "held_bytes": plan.held_bytes,
             "disk_bytes": plan.disk_bytes,
             "output_bytes": self.output_bytes,
-            "predicted": asdict(plan.cost),
-            "measured": asdict(self.cost),
+            "predicted": {**asdict(plan.cost), "write_s": plan.write_s},
+            "measured": {**asdict(self.cost), "write_s": self.write_s},
             "seconds": self.seconds,
             "compile_s": self.compile_s,
             "not_used": list(plan.request.unused),
@@ -248,7 +255,7 @@ def make_hops(  # noqa: PLR0913 - each a setting
         with write_errors(work.path, "checking the free space", os_io=os_io):
             require_free_space(work.path, plan.disk_bytes - work.used_bytes, os_io=os_io)
         try:
-            cost = run.write(plan, overwrite=overwrite)
+            cost, write_s = run.write(plan, overwrite=overwrite)
         except BaseException as error:
             if plan.is_kept:
                 error.add_note(f"stopped; {work.path} keeps the finished columns; go on: the same command")
@@ -257,6 +264,7 @@ def make_hops(  # noqa: PLR0913 - each a setting
         path=out,
         plan=plan,
         cost=cost,
+        write_s=write_s,
         seconds=time.perf_counter() - began,
         compile_s=compile_seconds() - compiled_s,
         output_bytes=bytes_on_disk(out, has_holes=False) if out.is_dir() else out.stat().st_size,
@@ -327,6 +335,12 @@ class _Run:
             sizes = replace(sizes, input_bytes=dict.fromkeys(sizes.input_bytes, 0))
             parts.append(_Part(name="labels", trees=request.labels, sizes=sizes, dtype="float32"))
         self._parts = parts
+        self._rates = Rates()
+        if (profile := remembered_profile(work.path)) is not None:
+            self._rates = Rates(
+                read_bytes_per_s=profile.read_bytes_per_s,
+                write_bytes_per_s=profile.write_bytes_per_s or self._rates.write_bytes_per_s,
+            )
         asked = {**asdict(settings), "norm": request.norm, "dataset": dataset.fingerprint}
         self._fingerprint = json.dumps(asked, sort_keys=True)
         self._begun = {
@@ -346,8 +360,7 @@ class _Run:
         num_nodes = self._dataset.labelled.num_nodes
         num_kept = num_nodes if request.settings.nodes == "all" else min(sum(splits.values()), num_nodes)
         keeps_all = num_kept == num_nodes and request.settings.nodes == "all"
-        chunk_bytes = self._chunk_bytes(budget_bytes)
-        join_bytes = _CHUNKS_HELD * chunk_bytes + _JOIN_BYTES
+        _, join_bytes = self._join(num_kept)
         left = budget_bytes - self._fixed_bytes()
         if left < join_bytes:
             needed = budget_bytes - left + join_bytes
@@ -368,6 +381,7 @@ class _Run:
                     num_kept=num_rows,
                     dtype=part.dtype,
                     widths=self._begun[part.name],
+                    rates=self._rates,
                 )
                 for part in self._parts
             )
@@ -381,12 +395,18 @@ class _Run:
             is_continued=any(widths is not None for widths in self._begun.values()),
             output_bytes=output_bytes,
             disk_bytes=output_bytes + sum(plan.disk_bytes for plan in plans),
+            write_s=output_bytes / self._rates.write_bytes_per_s
+            + is_kept
+            * 4
+            * num_kept
+            * sum(part.trees.width for part in self._parts)
+            / self._rates.read_bytes_per_s,
             held_bytes=budget_bytes - left + max(join_bytes, *(plan.held_bytes for plan in plans)),
             budget_bytes=budget_bytes,
         )
 
-    def write(self, plan: HopPlan, *, overwrite: bool) -> HopCost:
-        """Compute the columns and write the result. Return the cost of the columns."""
+    def write(self, plan: HopPlan, *, overwrite: bool) -> tuple[HopCost, float]:
+        """Compute the columns and write the result. Return the cost of the columns, and the seconds of the join."""
         nodes = kept_nodes(self._dataset, self._request.settings)
         with ExitStack() as held:
             made = [
@@ -402,9 +422,10 @@ class _Run:
                 num_label_groups=self._request.num_label_groups,
                 on_rows=lambda done: self._progress.advance("writing rows", done, plan.num_rows, "rows"),
             )
-            chunk_bytes = self._chunk_bytes(plan.budget_bytes)
+            chunk_rows, _ = self._join(plan.num_rows)
+            began = time.perf_counter()
             if self._is_table:
-                write_hop_table(self._out, self._dataset, rows, chunk_bytes=chunk_bytes, os_io=self._os_io)
+                write_hop_table(self._out, self._dataset, rows, chunk_rows=chunk_rows, os_io=self._os_io)
             else:
                 write_hop_dataset(
                     self._out,
@@ -412,11 +433,11 @@ class _Run:
                     rows,
                     self._request.recorded(self._dataset),
                     overwrite=overwrite,
-                    chunk_bytes=chunk_bytes,
+                    chunk_rows=chunk_rows,
                     budget_bytes=max(plan.budget_bytes - self._fixed_bytes(), 0) // 2,
                     os_io=self._os_io,
                 )
-            return total_cost([each.cost for each in made])
+            return total_cost([each.cost for each in made]), time.perf_counter() - began
 
     def _made(
         self, part: _Part, plan: PropagationPlan, nodes: IdArray | range, held: ExitStack, *, is_kept: bool
@@ -457,7 +478,12 @@ class _Run:
         try:
             for part in self._parts:
                 plan = plan_propagation(
-                    part.trees, part.sizes, budget_bytes=left, num_kept=num_kept, has_disk=False
+                    part.trees,
+                    part.sizes,
+                    budget_bytes=left,
+                    num_kept=num_kept,
+                    has_disk=False,
+                    rates=self._rates,
                 )
                 plans.append(plan)
                 num_rows = self._dataset.labelled.num_nodes if num_kept is None else num_kept
@@ -466,11 +492,17 @@ class _Run:
             return None
         return tuple(plans) if total_cost([each.cost for each in plans]).seconds < _KEPT_FROM_S else None
 
-    def _chunk_bytes(self, budget_bytes: int) -> int:
-        """Return the bytes of rows that are joined at a time."""
-        least, most = _CHUNK_BYTES
-        all_rows = 4 * self._dataset.labelled.num_nodes * sum(part.trees.width for part in self._parts)
-        return min(max(int(budget_bytes * _CHUNK_SHARE), least), most, all_rows)
+    def _join(self, num_rows: int) -> tuple[int, int]:
+        """Return the rows that are joined at a time, and the memory of the join."""
+        row_bytes = 4 * sum(part.trees.width for part in self._parts)
+        chunk_rows, footer = max(_CHUNK_BYTES // row_bytes, 1), 0
+        if self._is_table:
+            # Small row groups make a large footer. At the root, both take the same memory, whatever the columns.
+            least, most = _GROUP_ROWS
+            chunk_rows = min(max(math.isqrt(num_rows * _ENTRY_BYTES // (4 * _CHUNKS_HELD)), least), most)
+            footer = -(-num_rows // chunk_rows) * self._request.width * _ENTRY_BYTES
+        chunk = row_bytes * min(chunk_rows, max(num_rows, 1))
+        return chunk_rows, _CHUNKS_HELD * chunk + footer + _JOIN_BYTES
 
     def _fixed_bytes(self) -> int:
         """Return the memory that a run takes from its beginning to its end."""

@@ -16,6 +16,7 @@ from gloader.core.dtypes import STORED_DTYPES
 from gloader.core.offsets import compact_bytes
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
+from gloader.plan.too_small import advice, rounded_up
 from gloader.training.propagation.hop_pass import PassLimits
 
 if TYPE_CHECKING:
@@ -225,9 +226,9 @@ class _Planner:
             least = self._plan(dict(self._trees.widths), is_held=True, holds_edges=True).held_bytes
             what = "a propagation in memory needs"
         return BudgetError(
-            f"{what} {format_bytes(least)} ({least} bytes) and the memory budget is {format_bytes(budget)}; raise it "
-            f"to --memory-budget {-(-least // 10**6)}MB or more",
+            f"{what} {format_bytes(least)} ({least} bytes) and the memory budget is {format_bytes(budget)}",
             short_bytes=least - budget,
+            advice=advice(rounded_up(least)),
         )
 
     def _widest(self, budget: int, *, holds_edges: bool) -> dict[str, int] | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import hop_oracles as oracle
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gloader
@@ -39,8 +39,8 @@ def graphs(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def label_columns(dataset: Dataset, folder: Path, settings: dict[str, Any]) -> dict[str, np.ndarray]:
-    made = gloader.propagate(dataset, folder, labels=True, **settings)
+def label_columns(dataset: Dataset, folder: Path, asked: dict[str, Any]) -> dict[str, np.ndarray]:
+    made = gloader.propagate(dataset, folder, labels=True, **asked)
     assert isinstance(made, Dataset)
     rows = made.labelled.all_features()
     spans = made.metadata["hops"]["columns"]
@@ -51,13 +51,14 @@ def write(folder: Path, graph: dict[str, Any]) -> Dataset:
     return Dataset.from_numpy(folder, **{name: value for name, value in graph.items() if value is not None})
 
 
+@settings(max_examples=15)
 @given(graphs(), st.sampled_from(["gcn", "mean"]), st.integers(1, 3), st.data())
 def test_no_node_sees_its_own_label(graph: dict[str, Any], norm: str, hops: int, data: st.DataObject) -> None:
-    settings = {"hops": hops, "norm": norm, "directions": ["in", "out"]}
+    asked = {"hops": hops, "norm": norm, "directions": ["in", "out"]}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         dataset = write(folder / "d", graph)
-        found = label_columns(dataset, folder / "hops", settings)
+        found = label_columns(dataset, folder / "hops", asked)
         edges = oracle.adjacency(dataset)
         for direction, matrix in (("in", edges), ("out", edges.T)):
             expected = oracle.label_means(oracle.operator(matrix, norm), dataset, hops)
@@ -67,7 +68,7 @@ def test_no_node_sees_its_own_label(graph: dict[str, Any], norm: str, hops: int,
         node = int(data.draw(st.sampled_from(graph["train"].tolist())))
         labels = graph["labels"].copy()
         labels[node] = (labels[node] + 1) % 3 if labels.ndim == 1 else labels[node] + 1
-        changed = label_columns(write(folder / "e", graph | {"labels": labels}), folder / "other", settings)
+        changed = label_columns(write(folder / "e", graph | {"labels": labels}), folder / "other", asked)
         nodes = np.arange(dataset.num_nodes)
         is_same_fold = folds_of(nodes) == folds_of(nodes[node : node + 1])
         for name, rows in found.items():

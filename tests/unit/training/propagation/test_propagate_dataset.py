@@ -296,6 +296,13 @@ def test_a_budget_that_is_too_small_names_one_that_is_enough(tmp_path: Path, dat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "hops"]
 
 
+class NoProgress:
+    """Receives the progress of no work."""
+
+    def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
+        raise AssertionError(step)
+
+
 class Small(OsIO):
     """A disk with little room."""
 
@@ -308,8 +315,18 @@ class Small(OsIO):
 
 
 def test_a_disk_that_is_too_small_is_refused_at_once(tmp_path: Path, dataset: Dataset) -> None:
+    plans: list[Any] = []
     with pytest.raises(StoreWriteError, match=r"writing needs .* free"):
-        make_hops(dataset, tmp_path / "hops", HopSettings(), memory_budget_bytes=10**9, os_io=Small())
+        make_hops(
+            dataset,
+            tmp_path / "hops",
+            HopSettings(),
+            memory_budget_bytes=10**9,
+            on_plan=plans.append,
+            progress=NoProgress(),
+            os_io=Small(),
+        )
+    assert plans[0].disk_bytes > 1000
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
