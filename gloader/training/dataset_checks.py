@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, get_args
 
-from gloader.config import HETERO_MODELS, TaskName
+from gloader.config import CORRECT_AND_SMOOTH, HETERO_MODELS, TaskName
 from gloader.core.flag_values import require_choice
 from gloader.errors import ConfigError
 
@@ -74,6 +74,16 @@ def require_training_nodes(dataset: Dataset) -> None:
     if not dataset.labelled.split_sizes["train"]:
         instead = "; predict its edges with --task link" if dataset.link_tables else ""
         raise ConfigError(f"{dataset.location} has no training nodes with labels to learn{instead}")
+
+
+def require_edges(dataset: Dataset) -> None:
+    """Raise ConfigError if ``dataset`` has no edges along which labels could spread."""
+    if not any(table.num_edges for table in dataset.edge_tables.values()):
+        raise ConfigError(
+            f"{dataset.location} has no edges, along which {CORRECT_AND_SMOOTH} spreads the labels of the training "
+            "nodes; give a dataset with edges, such as one of `gloader propagate --nodes all`, or train with --model "
+            "mlp"
+        )
 
 
 def kind_of_task(settings: TrainSettings, dataset: Dataset) -> LabelKind:
@@ -149,7 +159,8 @@ def require_link_tables(dataset: Dataset) -> None:
 def require_model(settings: TrainSettings, dataset: Dataset) -> None:
     """Raise ConfigError if the model of ``settings`` does not fit ``dataset``.
 
-    A model of one node type accepts no other graph. "gine" needs edge features that the loader reads.
+    A model of one node type accepts no other graph. "gine" needs edge features that the loader reads, and
+    "correct-and-smooth" needs edges and labels that are classes.
     """
     name = settings.model.name
     if name in HETERO_MODELS:
@@ -160,6 +171,13 @@ def require_model(settings: TrainSettings, dataset: Dataset) -> None:
             f"{len(dataset.node_types)}: {', '.join(dataset.node_types[:10])}; models for several are "
             f"{', '.join(HETERO_MODELS)}"
         )
+    if name == CORRECT_AND_SMOOTH:
+        if settings.task == "link" or kind_of_task(settings, dataset) not in ("classes", "binary"):
+            raise ConfigError(
+                f"model {name!r} improves the probabilities of classes, of which a node has one; the task is to learn "
+                f"{'links' if settings.task == 'link' else 'other labels'}: train with --model mlp instead"
+            )
+        require_edges(dataset)
     (table,) = dataset.edge_tables.values()
     is_read = settings.loader.sampling.edge_features != "none"
     if name == "gine" and (table.feature_rows is None or not is_read):

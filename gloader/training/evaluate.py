@@ -1,12 +1,13 @@
 """Accuracy and predictions of nodes, computed with all neighbours of each node instead of sampled ones.
 
 `evaluate` gives the accuracy on several splits, `predict_classes` the classes themselves, and `predict_outputs` the
-network's outputs. `logits_in_order` yields the outputs of all nodes. `HeteroInference` does the computation.
+network's outputs. `logits_in_order` yields the outputs of all nodes. `HeteroInference` does the computation, or
+`gloader.training.correct_and_smooth` has done it: both are `Outputs`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from gloader.errors import DivergedError
 from gloader.training.process import eager_release
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     import torch
     from numpy.typing import NDArray
@@ -24,6 +25,24 @@ if TYPE_CHECKING:
     from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.types import IdArray
 
+    Progress = Callable[[float], None]
+
+
+class Outputs(Protocol):
+    """Gives a network's outputs for any nodes, over all neighbours."""
+
+    def logits(
+        self,
+        network: GraphNetwork,
+        nodes: IdArray,
+        on_progress: Progress = ...,
+        /,
+        *,
+        order: IdArray | None = None,
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield position ranges and their logits; see `HeteroInference.logits`."""
+        ...
+
 
 def evaluate(
     model: GraphNetwork,
@@ -31,7 +50,7 @@ def evaluate(
     labels: IdArray,
     splits: Mapping[str, IdArray],
     *,
-    on_progress: Callable[[float], None] = lambda _: None,
+    on_progress: Progress = lambda _: None,
 ) -> dict[str, float | None]:
     """Return the accuracy on each split over all neighbours, in one pass; None for a split without labels.
 
@@ -57,7 +76,7 @@ def evaluate(
 
 
 def predict_classes(
-    model: GraphNetwork, inference: HeteroInference, nodes: IdArray, on_progress: Callable[[float], None]
+    model: GraphNetwork, inference: Outputs, nodes: IdArray, on_progress: Progress
 ) -> IdArray:
     """Return the most likely class for each of ``nodes``, (n,) int64, over all neighbours.
 
@@ -81,7 +100,7 @@ def predict_classes(
 
 
 def predict_outputs(
-    model: GraphNetwork, inference: HeteroInference, nodes: IdArray, on_progress: Callable[[float], None]
+    model: GraphNetwork, inference: Outputs, nodes: IdArray, on_progress: Progress
 ) -> NDArray[np.float32]:
     """Return the network's outputs for each of ``nodes``, (n, width) float32, over all neighbours.
 
@@ -104,15 +123,17 @@ def predict_outputs(
 
 def logits_in_order(
     model: GraphNetwork,
-    inference: HeteroInference,
+    inference: Outputs,
+    num_nodes: int,
     original_ids: IdArray | None,
-    on_progress: Callable[[float], None],
+    on_progress: Progress,
 ) -> Generator[torch.Tensor]:
     """Yield consecutive rows (., width) of the network's outputs for all nodes, in the order of their original ids.
 
     Parameters
     ----------
     model, inference, on_progress : see `evaluate`
+    num_nodes : N
     original_ids : (N,) the id that each node had before the preparation; None if nodes kept their ids
 
     Raises
@@ -120,7 +141,7 @@ def logits_in_order(
     DivergedError
         Outputs are NaN. Raised at the end; the first chunk with a NaN and those behind it are not yielded.
     """
-    nodes = np.arange(inference.graph.num_nodes[inference.target], dtype=np.int64)
+    nodes = np.arange(num_nodes, dtype=np.int64)
     order = node_at_id(original_ids)
     for _, logits in _checked_logits(model, inference, nodes, on_progress, order=order):
         yield logits
@@ -128,9 +149,9 @@ def logits_in_order(
 
 def _checked_logits(
     model: GraphNetwork,
-    inference: HeteroInference,
+    inference: Outputs,
     nodes: IdArray,
-    on_progress: Callable[[float], None],
+    on_progress: Progress,
     *,
     order: IdArray | None = None,
 ) -> Generator[tuple[slice, torch.Tensor]]:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
+from gloader.config import CORRECT_AND_SMOOTH
 from gloader.core.units import format_bytes
 from gloader.dataset.values import has_label
 from gloader.errors import BudgetError, ScoreError
 from gloader.loader import HeteroLoader, Loader
 from gloader.pipeline.seeds import plan_training_seeds
 from gloader.training.class_weights import balanced_seeds, class_weights_of, plain_classes
+from gloader.training.correct_and_smooth import TrainingLabels, require_smoothing, smoothed
 from gloader.training.dataset_checks import (
     TASK_OF_KIND,
     kind_of_task,
@@ -30,7 +32,7 @@ from gloader.training.evaluate import predict_classes, predict_outputs
 from gloader.training.model_spec import spec_of
 from gloader.training.objectives import NODE_CLASSES, BinaryClasses, LabelColumns, NodeClasses
 from gloader.training.scores import METRICS
-from gloader.training.task import Evaluation
+from gloader.training.task import Evaluation, Scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from gloader.dataset.values import LabelKind
     from gloader.pipeline.open.device_rows import DryRun
     from gloader.pipeline.seeds import SeedPlan
+    from gloader.training.evaluate import Outputs
     from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.training.model_spec import AnyModelSpec
     from gloader.training.objectives import Objective
@@ -184,21 +187,43 @@ class NodeTask:
                     f"{format_bytes(needed)} of {format_bytes(inference.memory_budget_bytes)} for an evaluation",
                     short_bytes=needed - inference.memory_budget_bytes,
                 )
-        _beside(inference, held).require_memory(model, num_outputs=num_nodes)
+        left = _beside(inference, held)
+        left.require_memory(model, num_outputs=num_nodes)
+        if self._is_smoothed:
+            require_smoothing(model, left, self.dataset, is_binary=self.kind == "binary")
 
     def score(
         self, split: Split, model: Any, inference: HeteroInference, on_progress: Callable[[float], None]
     ) -> Evaluation:
-        """Return the metric on the split's nodes."""
+        """Return the metric on the split's nodes. Correct and smooth follows the network in the test alone."""
+        num_nodes = max(len(self.dataset.valid), len(self.dataset.test))
+        left = _beside(inference, self._held_bytes(num_nodes))
+        found = self._scored(split, model, left, on_progress)
+        if split == "valid" or not self._is_smoothed:
+            return found
+        labels = TrainingLabels.of(self.dataset, is_binary=self.kind == "binary")
+        with smoothed(model, left, labels, on_progress) as outputs:
+            valid = self._scored("valid", model, outputs, on_progress).score
+            test = self._scored("test", model, outputs, on_progress)
+        return replace(found, summary=test.summary, behind=Scores(valid=valid, test=test.score))
+
+    @property
+    def _is_smoothed(self) -> bool:
+        """True if correct and smooth follows the network."""
+        return self.spec.encoder.config.name == CORRECT_AND_SMOOTH
+
+    def _scored(
+        self, split: Split, model: Any, source: Outputs, on_progress: Callable[[float], None]
+    ) -> Evaluation:
+        """Return the metric on the split's nodes of the outputs of ``source``."""
         nodes, labels = self._known(split)
         if not len(nodes):
             return Evaluation(score=None)
         outputs: NDArray[Any]
         if self.kind == "classes":
-            outputs = predict_classes(model, inference, nodes, on_progress)
+            outputs = predict_classes(model, source, nodes, on_progress)
         else:
-            left = _beside(inference, self._held_bytes(len(nodes)))
-            outputs = predict_outputs(model, left, nodes, on_progress).reshape(labels.shape)
+            outputs = predict_outputs(model, source, nodes, on_progress).reshape(labels.shape)
         return Evaluation(
             score=self._measured(outputs, labels).value,
             summary=lambda: self._summary(split, outputs, labels),

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from gloader.config import CORRECT_AND_SMOOTH
 from gloader.core.ids import node_at_id, outside
 from gloader.errors import ConfigError, ShapeError
+from gloader.training.correct_and_smooth import TrainingLabels, require_smoothing, smoothed
 from gloader.training.dataset_checks import KIND_OF_TASK
 from gloader.training.evaluate import logits_in_order, predict_classes
 from gloader.training.link_prediction import SCORING_SHARE, pair_scorer
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from gloader.dataset.tables import NodeTable
     from gloader.dataset.values import LabelKind
     from gloader.training.checkpoint.save import Checkpoint
+    from gloader.training.evaluate import Outputs
     from gloader.training.open_model import OpenedModel
     from gloader.training.run_inference import MachineRows
     from gloader.types import IdArray
@@ -80,18 +83,17 @@ def predict(
             f"the checkpoint is of the task {checkpoint.task}, and predicts no classes; gloader infer writes what it "
             "predicts"
         )
-    labelled = dataset.labelled
-    with open_model(
+    with _open_outputs(
         dataset,
         checkpoint,
         budget_bytes=memory_budget_bytes,
         device=device,
         scratch=scratch,
+        on_progress=on_progress,
         rows=rows,
-        require=lambda model: model.require_memory(node_type=labelled.name, num_outputs=labelled.num_nodes),
-    ) as opened:
-        all_nodes = np.arange(labelled.num_nodes, dtype=np.int64)
-        return predict_classes(opened.model, opened.inference, all_nodes, on_progress)
+    ) as (opened, outputs):
+        all_nodes = np.arange(dataset.labelled.num_nodes, dtype=np.int64)
+        return predict_classes(opened.model, outputs, all_nodes, on_progress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,8 @@ def predictions(
     """Open the predictions for all nodes of the labelled type, over all neighbours.
 
     These are the most likely class of each node, the probabilities of label 1 (binary, multilabel), or values
-    (regression). The computation starts when the first chunk is requested.
+    (regression). The computation starts when the first chunk is requested. Of a checkpoint of correct-and-smooth, both
+    steps follow the network, with the labels of the dataset's training nodes; they are computed before the block.
 
     Parameters
     ----------
@@ -151,16 +154,16 @@ def predictions(
     if kind == "values" or (kind == "classes" and not probabilities):
         content = kind
     table = dataset.labelled
-    with open_model(
+    with _open_outputs(
         dataset,
         checkpoint,
         budget_bytes=memory_budget_bytes,
         device=device,
         scratch=scratch,
+        on_progress=on_progress,
         rows=rows,
-        require=lambda model: model.require_memory(node_type=table.name, num_outputs=table.num_nodes),
-    ) as opened:
-        chunks = logits_in_order(opened.model, opened.inference, table.original_ids, on_progress)
+    ) as (opened, outputs):
+        chunks = logits_in_order(opened.model, outputs, table.num_nodes, table.original_ids, on_progress)
         with eager_release(), closing(chunks):
             yield Predictions(
                 num_nodes=table.num_nodes,
@@ -168,6 +171,39 @@ def predictions(
                 names=_column_names(content, kind, dataset, opened.encoder.out_dim),
                 chunks=(_predicted(chunk, kind, probabilities=probabilities) for chunk in chunks),
             )
+
+
+@contextmanager
+def _open_outputs(
+    dataset: Dataset, checkpoint: Checkpoint, *, on_progress: Progress, **place: Any
+) -> Iterator[tuple[OpenedModel, Outputs]]:
+    """Open the network, and the outputs of all nodes of the labelled type, behind the step that follows the network.
+
+    Parameters
+    ----------
+    dataset, checkpoint, on_progress : see `predict`
+    place : budget_bytes, device, scratch and rows of `open_model`
+    """
+    table, is_binary = dataset.labelled, kind_of_checkpoint(checkpoint) == "binary"
+    is_smoothed = uses_training_labels(checkpoint)
+    labels = TrainingLabels.of(dataset, is_binary=is_binary) if is_smoothed else None
+
+    def require(opened: OpenedModel) -> None:
+        opened.require_memory(node_type=table.name, num_outputs=table.num_nodes)
+        if is_smoothed:
+            require_smoothing(opened.model, opened.inference, dataset, is_binary=is_binary)
+
+    with open_model(dataset, checkpoint, require=require, **place) as opened:
+        if labels is None:
+            yield opened, opened.inference
+            return
+        with smoothed(opened.model, opened.inference, labels, on_progress) as outputs:
+            yield opened, outputs
+
+
+def uses_training_labels(checkpoint: Checkpoint) -> bool:
+    """Return whether predictions with a checkpoint read the labels of a dataset's training nodes. Pure."""
+    return checkpoint.spec.encoder.config.name == CORRECT_AND_SMOOTH
 
 
 def kind_of_checkpoint(checkpoint: Checkpoint) -> LabelKind:
