@@ -196,11 +196,11 @@ class NodeTask:
         self, split: Split, model: Any, inference: HeteroInference, on_progress: Callable[[float], None]
     ) -> Evaluation:
         """Return the metric on the split's nodes. Correct and smooth follows the network in the test alone."""
-        num_nodes = max(len(self.dataset.valid), len(self.dataset.test))
-        left = _beside(inference, self._held_bytes(num_nodes))
+        left = _beside(inference, self._held_bytes(len(self._known(split)[0])))
         found = self._scored(split, model, left, on_progress)
         if split == "valid" or not self._is_smoothed:
             return found
+        left = _beside(inference, self._held_bytes(max(len(self.dataset.valid), len(self.dataset.test))))
         labels = TrainingLabels.of(self.dataset, is_binary=self.kind == "binary")
         with smoothed(model, left, labels, on_progress) as outputs:
             valid = self._scored("valid", model, outputs, on_progress).score
@@ -288,4 +288,6 @@ def _training_labels(dataset: Dataset, width: int) -> Iterator[NDArray[Any]]:
 
 def _beside(inference: HeteroInference, num_bytes: int) -> HeteroInference:
     """Return ``inference`` with ``num_bytes`` less memory."""
+    if not num_bytes:
+        return inference
     return replace(inference, memory_budget_bytes=inference.memory_budget_bytes - num_bytes)
