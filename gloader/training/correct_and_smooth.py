@@ -245,7 +245,7 @@ class _Plan:
         left = inference.memory_budget_bytes - _LABEL_BYTES * num_labels - _CHUNKS * min(_CHUNK_BYTES, rows)
         # Three matrices at the end: Z, the spread errors and the result. The hops' tables take as much in one slab.
         is_on_disk = _MATRICES * rows > left // 2
-        held = _MATRICES * (min(FILE_BYTES, left // 8) if is_on_disk else rows)
+        held = _MATRICES * (min(FILE_BYTES, rows) if is_on_disk else rows)
         return cls(num_nodes=num_nodes, is_on_disk=is_on_disk, base_bytes=left - held, hop_bytes=left - held)
 
 
