@@ -54,9 +54,13 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import StrPath
 
 # The allowed values of settings. The field with each type explains the values.
-ModelName = Literal["graphsage", "gcn", "gat", "gine", "mlp", "rsage", "rgcn", "rgat", "sign", "sgc"]
+ModelName = Literal[
+    "graphsage", "gcn", "gat", "gine", "mlp", "rsage", "rgcn", "rgat", "sign", "sgc", "correct-and-smooth"
+]
 HETERO_MODELS: Final = ("rsage", "rgcn", "rgat")  # models for graphs with several node types
 HOP_MODELS: Final = ("sign", "sgc")  # models for the datasets that `gloader propagate` makes
+CORRECT_AND_SMOOTH: Final = "correct-and-smooth"  # an MLP whose outputs are improved by labels of neighbours
+MLP_MODELS: Final = ("mlp", CORRECT_AND_SMOOTH)  # models whose network reads no neighbours
 Layout = Literal["layered", "merged"]
 Features = Literal["auto", "ram", "ssd"]
 TopologyHome = Literal["auto", "ram", "sweep", "direct"]
@@ -91,8 +95,9 @@ class ModelConfig:
     """The network."""
 
     name: Annotated[ModelName, Parameter(name="model"), FIRST] = "graphsage"
-    """The network. gat and gine use edge features; mlp ignores edges. Graphs with several node types take rsage, rgcn
-    or rgat. sign and sgc take what `gloader propagate` makes."""
+    """The network. gat and gine use edge features; mlp ignores edges; correct-and-smooth is an mlp whose predictions
+    are then improved by the training labels of near nodes. Graphs with several node types take rsage, rgcn or rgat.
+    sign and sgc take what `gloader propagate` makes."""
     hidden: Annotated[Count, FIRST] = 256
     """Width of the hidden layers."""
     dropout: Share = 0.5

@@ -204,7 +204,13 @@ class _Inference:
         from gloader.dataset.table_file import is_table_file, write_table
         from gloader.observe.peak_memory import peak_rss_bytes
         from gloader.training.model_spec import LinkSpec
-        from gloader.training.predict import embed, embedded_type, require_no_table, score_pairs
+        from gloader.training.predict import (
+            embed,
+            embedded_type,
+            require_no_table,
+            score_pairs,
+            uses_training_labels,
+        )
 
         opened, screen, out, pairs = self.dataset, self.screen, self.out, self._pairs(loaded)
         is_of_links = isinstance(loaded.spec, LinkSpec)
@@ -219,6 +225,11 @@ class _Inference:
             )
         if self.probabilities and (layer is not None or is_of_links):
             raise ConfigError("--probabilities is for the classes of nodes; leave it out")
+        if layer is None and uses_training_labels(loaded):
+            screen.say(
+                f"correct and smooth uses the labels of the {opened.labelled.split_sizes['train']:,} training nodes of "
+                f"{opened.location}; the checkpoint holds no labels"
+            )
         lines = PacedLines(screen)
 
         def on_progress(fraction: float) -> None:

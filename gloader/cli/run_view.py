@@ -213,12 +213,13 @@ def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str,
     """
     metric = result.get("metric", "acc")
     metric_name = "accuracy" if metric == "acc" else metric
-    rows = {f"test {metric_name}": _measured(result, f"test_{metric}")}
+    rows = {f"test {metric_name}": _measured(result, f"test_{metric}"), **_of_the_network(result, "test")}
     if mlp is not None:
         rows["  of an MLP"] = _measured(mlp, f"test_{metric}")
     seconds = result["epoch_seconds"]
     rows |= {
         f"validation {metric_name}": _measured(result, f"valid_{metric}"),
+        **_of_the_network(result, "valid"),
         "epoch": f"{format_seconds(sum(seconds) / max(len(seconds), 1))} on average, "
         f"{format_count(result['seeds_per_second'])} seeds/s",
         "rows from memory": f"{100 * result['hit_rate']:.1f}% (features: {result['features']}, "
@@ -233,6 +234,13 @@ def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str,
     }
     screen.console.print()
     screen.console.print(facts(rows))
+
+
+def _of_the_network(result: Mapping[str, Any], split: str) -> dict[str, str]:
+    """Return the line on the network alone, if a step such as correct and smooth follows it."""
+    name = f"base_{split}_{result.get('metric', 'acc')}"
+    # A table has one row for each name, so the two lines differ by the split.
+    return {f"  {split}, network alone": _measured(result, name)} if name in result else {}
 
 
 def _tables(result: Mapping[str, Any]) -> dict[str, str]:

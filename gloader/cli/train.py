@@ -321,6 +321,13 @@ def _print(
     quoted = shlex.quote(str(out))
     if not screen.is_json:
         print_result(screen, summary, mlp=mlp)
+    valid = f"valid_{summary.get('metric', 'acc')}"
+    base = summary.get(f"base_{valid}")
+    if base is not None and summary[valid] < base:  # a metric of classes: larger is better
+        screen.say(
+            "correct and smooth made the validation figure worse: edges here seldom join nodes of one class. "
+            "--model mlp is the network alone"
+        )
     screen.say(f"\nresults in {out}; for a page that compares runs: gloader report {quoted}")
     if trace is not None:
         screen.say(

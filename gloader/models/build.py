@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gloader.config import HETERO_MODELS, HOP_MODELS
+from gloader.config import HETERO_MODELS, HOP_MODELS, MLP_MODELS
 from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 from gloader.models.conv import Layer
@@ -71,7 +71,7 @@ _CONVS: Final[Mapping[str, Callable[[ModelConfig, _Shape], Conv]]] = {
         hidden=config.hidden,
         batch_norm=config.batch_norm,
     ),
-    "mlp": lambda _, shape: DenseConv(shape.in_dim, shape.out_dim),
+    **dict.fromkeys(MLP_MODELS, lambda _, shape: DenseConv(shape.in_dim, shape.out_dim)),
     "sign": lambda config, shape: HopConv(
         SignRows(
             shape.groups,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, get_args
 
-from gloader.config import HETERO_MODELS, HOP_MODELS, TaskName
+from gloader.config import CORRECT_AND_SMOOTH, HETERO_MODELS, HOP_MODELS, TaskName
 from gloader.core.flag_values import require_choice
 from gloader.errors import ConfigError, FormatError
 
@@ -119,6 +119,16 @@ def require_training_nodes(dataset: Dataset) -> None:
         raise ConfigError(f"{dataset.location} has no training nodes with labels to learn{instead}")
 
 
+def require_edges(dataset: Dataset) -> None:
+    """Raise ConfigError if ``dataset`` has no edges along which labels could spread."""
+    if not any(table.num_edges for table in dataset.edge_tables.values()):
+        raise ConfigError(
+            f"{dataset.location} has no edges, along which {CORRECT_AND_SMOOTH} spreads the labels of the training "
+            "nodes; give a dataset with edges, such as one of `gloader propagate --nodes all`, or train with --model "
+            "mlp"
+        )
+
+
 def kind_of_task(settings: TrainSettings, dataset: Dataset) -> LabelKind:
     """Return the kind of labels that the task of nodes learns.
 
@@ -196,7 +206,7 @@ def require_model(settings: TrainSettings, dataset: Dataset) -> None:
     """Raise ConfigError if the model of ``settings`` does not fit ``dataset``.
 
     A model of one node type accepts no other graph. "gine" needs edge features that the loader reads. A model of
-    `HOP_MODELS` needs hop columns.
+    `HOP_MODELS` needs hop columns, and "correct-and-smooth" needs edges and labels of nodes that are classes.
     """
     name = settings.model.name
     if name in HETERO_MODELS:
@@ -209,6 +219,18 @@ def require_model(settings: TrainSettings, dataset: Dataset) -> None:
         )
     if name in HOP_MODELS:
         column_groups(dataset)
+    if name == CORRECT_AND_SMOOTH:
+        learned = "the rows of a table" if settings.table is not None else None
+        if settings.task == "link":
+            learned = "links"
+        elif learned is None and kind_of_task(settings, dataset) not in ("classes", "binary"):
+            learned = "other labels"
+        if learned is not None:
+            raise ConfigError(
+                f"model {name!r} improves the probabilities of classes, of which a node has one; the task is to learn "
+                f"{learned}: train with --model mlp instead"
+            )
+        require_edges(dataset)
     (table,) = dataset.edge_tables.values()
     is_read = settings.loader.sampling.edge_features != "none"
     if name == "gine" and (table.feature_rows is None or not is_read):

@@ -1,7 +1,8 @@
 """Accuracy and predictions of nodes, computed with all neighbours of each node instead of sampled ones.
 
 `evaluate` gives the accuracy on several splits, `predict_classes` the classes themselves, and `predict_outputs` the
-network's outputs. `logits_in_order` yields the outputs of all nodes. `HeteroInference` does the computation.
+network's outputs. `logits_in_order` yields the outputs of all nodes. `HeteroInference` does the computation, or
+`gloader.training.correct_and_smooth` has done it: each is an `Inference`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.types import IdArray
 
+    Progress = Callable[[float], None]
+
 
 class Inference(Protocol):
     """Computes a network's outputs for rows: nodes, or the rows of a task table."""
@@ -32,7 +35,7 @@ class Inference(Protocol):
         self,
         network: GraphNetwork,
         rows: IdArray,
-        on_progress: Callable[[float], None],
+        on_progress: Progress = ...,
         /,
         *,
         order: IdArray | None = None,
@@ -47,7 +50,7 @@ def evaluate(
     labels: IdArray,
     splits: Mapping[str, IdArray],
     *,
-    on_progress: Callable[[float], None] = lambda _: None,
+    on_progress: Progress = lambda _: None,
 ) -> dict[str, float | None]:
     """Return the accuracy on each split over all neighbours, in one pass; None for a split without labels.
 
@@ -73,7 +76,7 @@ def evaluate(
 
 
 def predict_classes(
-    model: GraphNetwork, inference: Inference, nodes: IdArray, on_progress: Callable[[float], None]
+    model: GraphNetwork, inference: Inference, nodes: IdArray, on_progress: Progress
 ) -> IdArray:
     """Return the most likely class for each of ``nodes``, (n,) int64, over all neighbours.
 
@@ -97,7 +100,7 @@ def predict_classes(
 
 
 def predict_outputs(
-    model: GraphNetwork, inference: Inference, nodes: IdArray, on_progress: Callable[[float], None]
+    model: GraphNetwork, inference: Inference, nodes: IdArray, on_progress: Progress
 ) -> NDArray[np.float32]:
     """Return the network's outputs for each of ``nodes``, (n, width) float32, over all neighbours.
 
@@ -109,7 +112,7 @@ def predict_outputs(
     Raises
     ------
     DivergedError
-        Outputs are NaN. The error counts the nodes.
+        Inference are NaN. The error counts the nodes.
     """
     outputs = np.empty((len(nodes), model.out_dim), dtype=np.float32)
     with eager_release():  # as in `predict_classes`
@@ -120,23 +123,25 @@ def predict_outputs(
 
 def logits_in_order(
     model: GraphNetwork,
-    inference: HeteroInference,
+    inference: Inference,
+    num_nodes: int,
     original_ids: IdArray | None,
-    on_progress: Callable[[float], None],
+    on_progress: Progress,
 ) -> Generator[torch.Tensor]:
     """Yield consecutive rows (., width) of the network's outputs for all nodes, in the order of their original ids.
 
     Parameters
     ----------
     model, inference, on_progress : see `evaluate`
+    num_nodes : N
     original_ids : (N,) the id that each node had before the preparation; None if nodes kept their ids
 
     Raises
     ------
     DivergedError
-        Outputs are NaN. Raised at the end; the first chunk with a NaN and those behind it are not yielded.
+        Inference are NaN. Raised at the end; the first chunk with a NaN and those behind it are not yielded.
     """
-    nodes = np.arange(inference.graph.num_nodes[inference.target], dtype=np.int64)
+    nodes = np.arange(num_nodes, dtype=np.int64)
     order = node_at_id(original_ids)
     for _, logits in checked_logits(model, inference, nodes, on_progress, order=order):
         yield logits
@@ -146,7 +151,7 @@ def checked_logits(
     model: GraphNetwork,
     inference: Inference,
     nodes: IdArray,
-    on_progress: Callable[[float], None],
+    on_progress: Progress,
     *,
     order: IdArray | None = None,
 ) -> Generator[tuple[slice, torch.Tensor]]:

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
+from gloader.config import CORRECT_AND_SMOOTH
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ScoreError
 from gloader.loader import HeteroLoader, Loader
 from gloader.training.class_weights import class_weights_of, plain_classes
+from gloader.training.correct_and_smooth import TrainingLabels, require_smoothing, smoothed
 from gloader.training.dataset_checks import (
     TASK_OF_KIND,
     kind_of_task,
@@ -31,7 +33,7 @@ from gloader.training.learned_rows import SPLITS, LearnedNodes, LearnedTable
 from gloader.training.model_spec import spec_of
 from gloader.training.objectives import BinaryClasses, LabelColumns, NodeClasses
 from gloader.training.scores import METRICS
-from gloader.training.task import Evaluation
+from gloader.training.task import Evaluation, Scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from gloader.dataset.values import LabelKind
     from gloader.pipeline.open.device_rows import DryRun
     from gloader.pipeline.seeds import SeedPlan
+    from gloader.training.evaluate import Inference
     from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.training.learned_rows import LearnedRows
     from gloader.training.model_spec import AnyModelSpec
@@ -197,21 +200,43 @@ class NodeTask:
                     f"{format_bytes(needed)} of {format_bytes(inference.memory_budget_bytes)} for an evaluation",
                     short_bytes=needed - inference.memory_budget_bytes,
                 )
-        self.rows.require_memory(model, _beside(inference, held))
+        left = _beside(inference, held)
+        self.rows.require_memory(model, left)
+        if self._smoothed_dataset is not None:
+            require_smoothing(model, left, self._smoothed_dataset, is_binary=self.kind == "binary")
 
     def score(
         self, split: Split, model: Any, inference: HeteroInference, on_progress: Callable[[float], None]
     ) -> Evaluation:
-        """Return the metric on the split's rows."""
+        """Return the metric on the split's rows. Correct and smooth follows the network in the test alone."""
+        left = _beside(inference, self._held_bytes(len(self.rows.known(split)[0])))
+        found = self._scored(split, model, self.rows.inference(split, left), on_progress)
+        if split == "valid" or self._smoothed_dataset is None:
+            return found
+        left = _beside(inference, self._held_bytes(self.rows.most_rows()))
+        labels = TrainingLabels.of(self._smoothed_dataset, is_binary=self.kind == "binary")
+        with smoothed(model, left, labels, on_progress) as outputs:
+            valid = self._scored("valid", model, outputs, on_progress).score
+            test = self._scored("test", model, outputs, on_progress)
+        return replace(found, summary=test.summary, behind=Scores(valid=valid, test=test.score))
+
+    @property
+    def _smoothed_dataset(self) -> Dataset | None:
+        """The dataset whose training labels correct and smooth reads behind the network; None for other models."""
+        return self.rows.dataset if self.spec.encoder.config.name == CORRECT_AND_SMOOTH else None
+
+    def _scored(
+        self, split: Split, model: Any, inference: Inference, on_progress: Callable[[float], None]
+    ) -> Evaluation:
+        """Return the metric on the split's rows of the outputs of ``inference``."""
         rows, labels = self.rows.known(split)
         if not len(rows):
             return Evaluation(score=None)
         outputs: NDArray[Any]
-        left = self.rows.inference(split, _beside(inference, self._held_bytes(len(rows))))
         if self.kind == "classes":
-            outputs = predict_classes(model, left, rows, on_progress)
+            outputs = predict_classes(model, inference, rows, on_progress)
         else:
-            outputs = predict_outputs(model, left, rows, on_progress).reshape(labels.shape)
+            outputs = predict_outputs(model, inference, rows, on_progress).reshape(labels.shape)
         return Evaluation(
             score=self._measured(outputs, labels).value,
             summary=lambda: self._summary(split, outputs, labels),
@@ -266,4 +291,6 @@ def _objective(kind: LabelKind, rows: LearnedRows, class_weights: str) -> Object
 
 def _beside(inference: HeteroInference, num_bytes: int) -> HeteroInference:
     """Return ``inference`` with ``num_bytes`` less memory."""
+    if not num_bytes:
+        return inference
     return replace(inference, memory_budget_bytes=inference.memory_budget_bytes - num_bytes)

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from gloader.config import CORRECT_AND_SMOOTH
 from gloader.core.ids import node_at_id, outside
 from gloader.errors import ConfigError, ShapeError
+from gloader.training.correct_and_smooth import TrainingLabels, require_smoothing, smoothed
 from gloader.training.dataset_checks import KIND_OF_TASK
 from gloader.training.evaluate import checked_logits, logits_in_order, predict_classes
 from gloader.training.link_prediction import SCORING_SHARE, pair_scorer
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from gloader.dataset.task_table import TaskTable
     from gloader.dataset.values import LabelKind
     from gloader.training.checkpoint.save import Checkpoint
+    from gloader.training.evaluate import Inference
     from gloader.training.open_model import OpenedModel
     from gloader.training.run_inference import MachineRows
     from gloader.types import IdArray
@@ -83,18 +86,17 @@ def predict(
             "predicts"
         )
     require_no_table(checkpoint)
-    labelled = dataset.labelled
-    with open_model(
+    with _open_outputs(
         dataset,
         checkpoint,
         budget_bytes=memory_budget_bytes,
         device=device,
         scratch=scratch,
+        on_progress=on_progress,
         rows=rows,
-        require=lambda model: model.require_memory(node_type=labelled.name, num_outputs=labelled.num_nodes),
-    ) as opened:
-        all_nodes = np.arange(labelled.num_nodes, dtype=np.int64)
-        return predict_classes(opened.model, opened.inference, all_nodes, on_progress)
+    ) as (opened, outputs):
+        all_nodes = np.arange(dataset.labelled.num_nodes, dtype=np.int64)
+        return predict_classes(opened.model, outputs, all_nodes, on_progress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +132,8 @@ def predictions(
     """Open the predictions for all nodes of the labelled type, over all neighbours.
 
     These are the most likely class of each node, the probabilities of label 1 (binary, multilabel), or values
-    (regression). The computation starts when the first chunk is requested.
+    (regression). The computation starts when the first chunk is requested. Of a checkpoint of correct-and-smooth, both
+    steps follow the network, with the labels of the dataset's training nodes; they are computed before the block.
 
     Parameters
     ----------
@@ -142,7 +145,7 @@ def predictions(
     ConfigError
         The checkpoint predicts links or values, which have no probabilities.
     DivergedError
-        Outputs are NaN; raised by the chunks, behind the last one without NaN.
+        Inference are NaN; raised by the chunks, behind the last one without NaN.
     CheckpointError, BudgetError
         See `predict`.
     """
@@ -150,16 +153,16 @@ def predictions(
     content = _content_of(kind, probabilities=probabilities)
     require_no_table(checkpoint)
     table = dataset.labelled
-    with open_model(
+    with _open_outputs(
         dataset,
         checkpoint,
         budget_bytes=memory_budget_bytes,
         device=device,
         scratch=scratch,
+        on_progress=on_progress,
         rows=rows,
-        require=lambda model: model.require_memory(node_type=table.name, num_outputs=table.num_nodes),
-    ) as opened:
-        chunks = logits_in_order(opened.model, opened.inference, table.original_ids, on_progress)
+    ) as (opened, outputs):
+        chunks = logits_in_order(opened.model, outputs, table.num_nodes, table.original_ids, on_progress)
         with eager_release(), closing(chunks):
             yield Predictions(
                 num_nodes=table.num_nodes,
@@ -247,6 +250,39 @@ def _content_of(kind: LabelKind, *, probabilities: bool) -> Content:
             "the checkpoint predicts values, which have no probabilities; leave probabilities=True out"
         )
     return kind if kind == "values" or (kind == "classes" and not probabilities) else "probabilities"
+
+
+@contextmanager
+def _open_outputs(
+    dataset: Dataset, checkpoint: Checkpoint, *, on_progress: Progress, **place: Any
+) -> Iterator[tuple[OpenedModel, Inference]]:
+    """Open the network, and the outputs of all nodes of the labelled type, behind the step that follows the network.
+
+    Parameters
+    ----------
+    dataset, checkpoint, on_progress : see `predict`
+    place : budget_bytes, device, scratch and rows of `open_model`
+    """
+    table, is_binary = dataset.labelled, kind_of_checkpoint(checkpoint) == "binary"
+    is_smoothed = uses_training_labels(checkpoint)
+    labels = TrainingLabels.of(dataset, is_binary=is_binary) if is_smoothed else None
+
+    def require(opened: OpenedModel) -> None:
+        opened.require_memory(node_type=table.name, num_outputs=table.num_nodes)
+        if is_smoothed:
+            require_smoothing(opened.model, opened.inference, dataset, is_binary=is_binary)
+
+    with open_model(dataset, checkpoint, require=require, **place) as opened:
+        if labels is None:
+            yield opened, opened.inference
+            return
+        with smoothed(opened.model, opened.inference, labels, on_progress) as outputs:
+            yield opened, outputs
+
+
+def uses_training_labels(checkpoint: Checkpoint) -> bool:
+    """Return whether predictions with a checkpoint read the labels of a dataset's training nodes. Pure."""
+    return checkpoint.spec.encoder.config.name == CORRECT_AND_SMOOTH
 
 
 def kind_of_checkpoint(checkpoint: Checkpoint) -> LabelKind:

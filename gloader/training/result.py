@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gloader.training.metrics import EpochRecord
+    from gloader.training.task import Scores
 
 _PACKAGES = ("torch", "numpy", "numba")  # packages whose versions a result records
 
@@ -37,6 +38,8 @@ class RunResult:
     # an error, see ``is_error``. None if the dataset lacks this data.
     valid_acc: float | None
     test_acc: float | None
+    # The values of the network alone, if a step such as correct and smooth follows it; those above are behind the step.
+    base: Scores | None = None
     epochs: tuple[EpochRecord, ...]
     task: str = "node"  # "node" (classes), "binary", "multilabel", "regression" or "link"
     metric: str = "acc"  # in ``result.json`` the values are named ``valid_<metric>`` and ``test_<metric>``
@@ -109,6 +112,11 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
                 f"test_{metric}": r.test_acc,
                 f"valid_{metric}": r.valid_acc,
                 "best_epoch": r.best_epoch,
+                **(
+                    {}
+                    if r.base is None
+                    else {f"base_test_{metric}": r.base.test, f"base_valid_{metric}": r.base.valid}
+                ),
             }
             for r in results
         ],
@@ -116,6 +124,10 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
         "versions": versions(),
         "machine": {"device": results[0].device, **machine()},
     }
+    base = [result.base for result in results if result.base is not None]
+    if base:
+        summary |= _mean_and_std(f"base_test_{metric}", [scores.test for scores in base])
+        summary |= _mean_and_std(f"base_valid_{metric}", [scores.valid for scores in base])
     # The traffic is counted since the dataset was opened, so the last run's numbers cover all runs.
     if results[-1].objects is not None:
         summary["objects"] = dict(results[-1].objects)

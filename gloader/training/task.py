@@ -32,12 +32,23 @@ ACCURACY: Final = "acc"  # the metric's name in files and on the screen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """The task's metric on both splits."""
+
+    valid: float | None
+    test: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """The result of one evaluation."""
 
     score: float | None  # the task's metric; None without labels or edges to compare
     # Makes the content of ``scores.json`` from the scores, which it holds in memory. None without such a content.
     summary: Callable[[], Mapping[str, Any]] | None = None
+    # The scores behind a step that follows the network, such as correct and smooth; ``score`` is then that of the
+    # network alone. Only with the split "test", and None without such a step.
+    behind: Scores | None = None
 
 
 class Task(Protocol):

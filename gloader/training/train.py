@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import torch
 
-from gloader.config import HOP_MODELS, TaskName
+from gloader.config import CORRECT_AND_SMOOTH, HOP_MODELS, MLP_MODELS, TaskName
 from gloader.core.flag_values import require_choice
 from gloader.core.object_traffic import ObjectTraffic
 from gloader.core.signals import uninterrupted
@@ -315,6 +315,7 @@ class _TrainingRun:
             best_epoch=outcome.best_epoch,
             valid_acc=outcome.valid_acc,
             test_acc=outcome.test_acc,
+            base=outcome.base,
             epochs=outcome.epochs,
             task=self.task.name,
             metric=self.task.metric,
@@ -425,6 +426,11 @@ class _TrainingRun:
         model = self.settings.model.name
         if model in HOP_MODELS:
             lines.append(_explain_windows(self.settings))
+        if model == CORRECT_AND_SMOOTH:
+            lines.append(
+                "correct and smooth follows the last epoch: the validation figures of the epochs are those of the "
+                "network alone"
+            )
         if _has_edge_features(self.dataset) and not takes_edge_features(model):
             lines.append(
                 f"{model} does not use features of edges, and they are not read (gat and gine use them, on graphs of "
@@ -535,7 +541,7 @@ def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSetting
     """
     loader = settings.loader
     loader = loader.changed(cache=loader.memory.cache_bytes(dataset.feature_bytes))
-    if settings.model.name == "mlp":
+    if settings.model.name in MLP_MODELS:
         fanouts = (0,) * len(loader.sampling.fanouts)
         loader = loader.changed(sampler="neighbor", layout="layered", fanouts=fanouts)
     if settings.model.name in HOP_MODELS:

@@ -22,7 +22,7 @@ from gloader.training.metrics import EpochRecord, RunningMetrics, merge_stats, w
 from gloader.training.process import all_cores
 from gloader.training.reporter import BatchReport, Reporter
 from gloader.training.run_folder import differing, is_of_the_model
-from gloader.training.task import Evaluation
+from gloader.training.task import Evaluation, Scores
 from gloader.training.train_step import TrainStep, first_network, learning_rate
 
 if TYPE_CHECKING:
@@ -51,6 +51,9 @@ class Outcome:
     best_epoch: int  # number of the epoch, from 0
     valid_acc: float | None  # on the validation data, in the best epoch; None without such data
     test_acc: float | None  # on the test data, with the weights of the best epoch
+    base: (
+        Scores | None
+    )  # of the network alone, if a step follows it; `valid_acc` and `test_acc` are behind the step
     epochs: tuple[EpochRecord, ...]
 
 
@@ -301,12 +304,15 @@ class Trainer:
         release_freed_memory()
         return found
 
-    def _score_test(self) -> float | None:
-        """Return the network's score on the test data, and write the summary of the scores. For the first rank."""
+    def _score_test(self) -> list[Any]:
+        """Return the network's score on the test data, and those behind a following step (valid, test) or None.
+
+        Writes the summary of the scores. For the first rank.
+        """
         found = self._evaluate("test")
         if self._folder is not None and found.summary is not None:
             self._folder.write_scores(found.summary())
-        return found.score
+        return [found.score, None if found.behind is None else [found.behind.valid, found.behind.test]]
 
     @property
     def _serve(self) -> SideWork | None:
@@ -316,12 +322,15 @@ class Trainer:
     def _test(self) -> Outcome:
         """Load the weights of the best epoch, score them once on the test data, and return the result. Collective."""
         self._model.load_state_dict(self._best_weights)
-        test_acc = self._group.run_on_first(self._score_test, meanwhile=self._serve)
+        test_acc, behind = self._group.run_on_first(self._score_test, meanwhile=self._serve)
         progress = self._progress
+        base = Scores(valid=progress.best_valid, test=test_acc)
+        final = base if behind is None else Scores(valid=behind[0], test=behind[1])
         return Outcome(
             best_epoch=progress.best_epoch,
-            valid_acc=progress.best_valid,
-            test_acc=test_acc,
+            valid_acc=final.valid,
+            test_acc=final.test,
+            base=None if behind is None else base,
             epochs=progress.epochs,
         )
 

@@ -1,13 +1,15 @@
-"""Repeated hops of one linear operator over rows, of which only the last result is kept: `iterate`.
+"""Repeated hops of one operator over rows, of which only the last result is kept: `iterate`.
 
-Correct and smooth uses it (Huang et al., 2021, section 2.3): errors and labels spread with ``Z <- a S Z + (1 - a) Z_0``.
+Correct and smooth uses it (Huang et al., 2021, section 2.3): rows spread with ``Z <- a S Z + (1 - a) Z_0``. The matrix
+S is gcn's normalised adjacency. A *slab* is a range of columns. Its rows stay in memory for all hops.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
@@ -21,160 +23,143 @@ from gloader.training.propagation.hop_pass import (
     gather,
     norm_scale,
 )
-from gloader.training.propagation.propagate_rows import Pieces, Source
-from gloader.training.propagation.propagation_plan import RING_BYTES, WRITER_BYTES, HopCost
-from gloader.training.propagation.state_rows import HeldRows, StoredRows, StoredWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     from gloader.samplers import Topology
-    from gloader.training.propagation.chains import Norm
+    from gloader.training.inference.layer_rows import MadeRows
 
     Matrix = NDArray[np.float32]
-    AfterHop = Callable[[int, slice, Matrix], None]
+    Progress = Callable[[float], None]
+
+_TABLES: Final = 3  # of a slab: the rows, the next rows, and the first rows
+_NODE_BYTES: Final = 12  # of a node: its factor, and its degree in float64
+_CHUNK_BYTES: Final = 1 << 20  # of rows that are read at once
+_MAX_PIECE_EDGES: Final = 1 << 19  # larger pieces are not faster
+_EDGE_BYTES: Final = (
+    16  # of an edge in a piece: its id as it is read, twice while pages are copied, and its weight
+)
 
 
-class _Readable(Protocol):
-    """Rows of any kind, read in order."""
+class ReadableRows(Protocol):
+    """Rows that are read in order."""
 
-    def read(self, start: int, stop: int, out: Matrix) -> Any:
+    def read(self, start: int, stop: int, out: Matrix) -> None:
         """Read rows ``start`` to ``stop`` into ``out``."""
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hops:
+    """Repetitions of ``Z <- share S Z + (1 - share) Z_0``, in which all numbers are kept within a range."""
+
+    number: int
+    share: float  # share of the neighbours' rows, 0 to 1
+    low: float  # smallest number; the largest one is 1
+    add_self_loops: (
+        bool  # whether each node counts as its own neighbour; False if the graph stores such loops
+    )
+
+
 def iterate(
     graph: Topology,
-    start: _Readable,
+    first: ReadableRows,
+    made: MadeRows,
+    hops: Hops,
     *,
     width: int,
-    norm: Norm,
-    alpha: float,
-    hops: int,
-    anchor: _Readable | None,
     memory_budget_bytes: int,
-    scratch: Path | None = None,
-    after_hop: AfterHop | None = None,
-    add_self_loops: bool = True,
-    threads: int = 0,
-) -> Pieces:
-    """Return ``hops`` repetitions of ``Z <- alpha S Z + (1 - alpha) anchor``, with S by ``norm`` along in-edges.
-
-    The columns are computed in slabs that fit the budget. A result that does not fit is in ``scratch``.
+    on_progress: Progress,
+) -> None:
+    """Write the rows behind all ``hops`` to ``made``.
 
     Parameters
     ----------
     graph : the edges of one type; the budget does not count them
-    start : (N, width) float32 rows, the first Z
+    first : (N, width) float32 rows Z_0; each slab reads them once
+    made : (N, width) rows that are written, slab by slab; the budget does not count them
+    hops : the repetitions
     width : number of columns
-    norm : "gcn" or "mean"
-    alpha : the share of the neighbours' rows, 0 to 1
-    hops : number of hops
-    anchor : (N, width) rows that are added at every hop; None adds nothing
-    memory_budget_bytes : memory for all rows
-    scratch : an empty folder for rows that do not fit; the caller removes it. None allows none
-    after_hop : called with the first row, the columns and the rows (n, w) of each chunk of each hop; may change them
-    add_self_loops : as `propagate`
-    threads : computing threads; 0 means one for each core
+    memory_budget_bytes : memory for slabs, and for pieces of edges
+    on_progress : called with the finished share, 0 to 1
 
     Raises
     ------
     BudgetError
-        The rows of one column do not fit, or the result does not fit and there is no scratch folder.
+        See `slab_width`.
     """
-    num_nodes = graph.num_nodes
-    threads = threads or len(os.sched_getaffinity(0))
-    limits = PassLimits(
-        rows=max(1, (4 << 20) // (4 * width)), edges=min(1 << 19, max(graph.num_edges, 1)), threads=threads
-    )
-    per_column = 4 * num_nodes
-    # The factors and the degrees in float64, then chunks and pieces of edges.
-    fixed = 12 * num_nodes + (limits.chunks + 3) * (16 * limits.edges + 4 * width * limits.rows)
-    left = memory_budget_bytes - fixed
-    is_held = left >= 2 * per_column * width
-    slab_width = width if is_held else min(width, (left - 2 * WRITER_BYTES) // per_column)
-    if slab_width < 1 or (not is_held and scratch is None):
-        least = fixed + (2 * width if scratch is None else 1) * per_column + 2 * WRITER_BYTES
+    num_nodes, limits = graph.num_nodes, _limits(graph, width)
+    step = slab_width(graph, width=width, memory_budget_bytes=memory_budget_bytes)
+    edges = HopEdges(graph, limits)
+    degrees = edges.degrees("in", weighted=True)
+    scale = norm_scale(degrees, "gcn", add_self_loops=hops.add_self_loops)
+    del degrees
+    rule = HopRule(stat="mean", scale=scale, adds_own=hops.add_self_loops)
+    share = np.float32(hops.share)
+    for start in range(0, width, step):
+        columns = slice(start, min(start + step, width))
+        rows = _columns(first, columns, width, num_nodes, limits.rows)
+        others = empty_rows(*rows.shape)
+        fixed = rows * (1 - share)
+        for hop in range(hops.number):
+            rows *= scale[:, None]
+            with closing(gather(edges, rule, rows, limits, into=others)) as chunks:
+                for row, chunk in chunks:
+                    np.multiply(chunk, share, out=chunk)
+                    np.add(chunk, fixed[row : row + len(chunk)], out=chunk)
+                    np.clip(chunk, hops.low, 1.0, out=chunk)
+            rows, others = others, rows
+            on_progress((start + (columns.stop - start) * (hop + 1) / hops.number) / width)
+        made.write_slab(columns, _chunks(rows, limits.rows))
+
+
+def slab_width(graph: Topology, *, width: int, memory_budget_bytes: int) -> int:
+    """Return the number of columns of a slab that fits the budget. Pure.
+
+    Raises
+    ------
+    BudgetError
+        A slab of one column does not fit.
+    """
+    limits = _limits(graph, width)
+    # Each thread has a piece of edges. One more is read, and one waits; a chunk of rows is read beside them.
+    num_edges = min(limits.edges * (limits.chunks + 2), graph.num_edges)
+    fixed = _NODE_BYTES * graph.num_nodes + _EDGE_BYTES * num_edges + 4 * width * limits.rows
+    per_column = 4 * _TABLES * graph.num_nodes
+    columns = (memory_budget_bytes - fixed) // max(1, per_column)
+    if columns < 1:
+        least = fixed + per_column
         raise BudgetError(
-            f"{hops} hops over {num_nodes:,} nodes with {width} columns need {format_bytes(least)} ({least} bytes) and "
-            f"the memory budget leaves {format_bytes(memory_budget_bytes)}; raise it by "
-            f"{-(-(least - memory_budget_bytes) // 10**6)}MB or more",
+            f"hops over {graph.num_nodes:,} nodes take at least {format_bytes(least)}, for one column; the memory "
+            f"budget leaves {format_bytes(max(memory_budget_bytes, 0))} for that. Raise the budget",
             short_bytes=least - memory_budget_bytes,
         )
-    edges = HopEdges(graph, limits)
-    adds_own = add_self_loops and norm != "mean"
-    scale = norm_scale(edges.degrees("in", weighted=True), norm, add_self_loops=adds_own)
-    rule = HopRule(stat="mean", scale=scale, adds_own=adds_own)
-    factors = None if norm == "mean" else scale
-    share, rest = np.float32(alpha), np.float32(1.0 - alpha)
-    parts: list[tuple[int, Any]] = []
-    with ExitStack() as made:
-        for first in range(0, width, slab_width):
-            columns = slice(first, min(first + slab_width, width))
-            rows: Any = _Columns(start, num_nodes, width, columns)
-            fixed_rows = None if anchor is None else _Columns(anchor, num_nodes, width, columns)
-            for hop in range(hops):
-                source = Source(rows, limits.rows)
-                table = source.table(factors, may_change=True)
-                # A held table with factors is the rows' own array: it lives until the pass ends.
-                into = empty_rows(num_nodes, rows.width) if is_held else None
-                with ExitStack() as stack:
-                    writer = None
-                    if scratch is not None and into is None:
-                        path = scratch / f"columns-{first}-{hop}"
-                        shape = {"num_rows": num_nodes, "width": columns.stop - first}
-                        writer = stack.enter_context(StoredWriter(path, **shape))
-                    chunks = stack.enter_context(closing(gather(edges, rule, table, limits, into=into)))
-                    del table
-                    for row, chunk in chunks:
-                        if fixed_rows is not None:
-                            chunk *= share
-                            part = np.empty_like(chunk)
-                            fixed_rows.read(row, row + len(chunk), part)
-                            part *= rest
-                            chunk += part
-                        elif alpha != 1:
-                            chunk *= share
-                        if after_hop is not None:
-                            after_hop(row, columns, chunk)
-                        if writer is not None:
-                            writer.append(chunk)
-                source.close()
-                if into is not None:
-                    rows = HeldRows(into)
-                else:
-                    rows = StoredRows(path, **shape, ring_bytes=RING_BYTES)
-            made.callback(source.close)
-            parts.append((first, rows))
-        made.pop_all()
-    return Pieces(num_rows=num_nodes, width=width, parts=parts, cost=HopCost(edges_read=edges.bytes_read))
+    return min(columns, width)
 
 
-class _Columns:
-    """Some columns of rows, which are read whole.
+def _limits(graph: Topology, width: int) -> PassLimits:
+    """Return the sizes of what a pass holds besides its slab."""
+    return PassLimits(
+        rows=max(1, min(_CHUNK_BYTES // (4 * width), graph.num_nodes)),
+        edges=max(1, min(_MAX_PIECE_EDGES, graph.num_edges)),
+        threads=len(os.sched_getaffinity(0)),
+    )
 
-    Parameters
-    ----------
-    rows : (num_rows, full_width) the rows
-    num_rows, full_width : their shape
-    columns : the columns
-    """
 
-    def __init__(self, rows: _Readable, num_rows: int, full_width: int, columns: slice) -> None:
-        self.num_rows = num_rows
-        self.width = columns.stop - columns.start
-        self._rows = rows
-        self._full_width = full_width
-        self._columns = columns
+def _columns(first: ReadableRows, columns: slice, width: int, num_rows: int, step: int) -> Matrix:
+    """Return some columns of all rows, in memory."""
+    found = empty_rows(num_rows, columns.stop - columns.start)
+    for start in range(0, num_rows, step):
+        stop = min(start + step, num_rows)
+        whole = np.empty((stop - start, width), dtype=np.float32)
+        first.read(start, stop, whole)
+        found[start:stop] = whole[:, columns]
+    return found
 
-    def read(self, start: int, stop: int, out: Matrix) -> None:
-        """Read rows ``start`` to ``stop`` into ``out``."""
-        if self.width == self._full_width:
-            self._rows.read(start, stop, out)
-            return
-        whole = np.empty((stop - start, self._full_width), dtype=np.float32)
-        self._rows.read(start, stop, whole)
-        out[:] = whole[:, self._columns]
+
+def _chunks(rows: Matrix, step: int) -> Iterator[Matrix]:
+    """Yield consecutive rows."""
+    return (rows[start : start + step] for start in range(0, len(rows), step))

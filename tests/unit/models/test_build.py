@@ -11,7 +11,7 @@ from gloader.errors import ConfigError
 from gloader.models import build_model, takes_edge_features
 from gloader.types import EDGE, NODE, BatchId, ReadyBatch
 
-NAMES = ("graphsage", "gcn", "gat", "gine", "mlp")
+NAMES = ("graphsage", "gcn", "gat", "gine", "mlp", "correct-and-smooth")
 RESIDUAL = tuple(f"residual {name}" for name in NAMES)
 FE = 4
 
@@ -107,7 +107,7 @@ def test_the_wrong_number_of_blocks_is_refused(make_block) -> None:
     [
         (
             {"name": "transformer"},
-            "model 'transformer' is not known; allowed: graphsage, gcn, gat, gine, mlp, sign, sgc",
+            "model 'transformer' is not known; allowed: graphsage, gcn, gat, gine, mlp, correct-and-smooth, sign, sgc",
         ),
         ({"hidden": 0}, "hidden is 0; a model needs at least 1"),
         ({"heads": -1}, "heads is -1; a model needs at least 1"),
