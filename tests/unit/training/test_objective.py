@@ -158,8 +158,9 @@ def test_a_blank_batch_has_a_loss(objective, shape) -> None:
             NodeClasses((1.0, 3.0), mean_weight=2.0),
             torch.tensor([[0.5, -1.0], [2.0, 0.1], [0.0, 0.3]]),
             torch.tensor([0, 1, 1]),
-            lambda outputs, labels: functional.cross_entropy(outputs, labels, reduction="none")
-            * torch.tensor([1.0, 3.0])[labels],
+            lambda outputs, labels: (
+                functional.cross_entropy(outputs, labels, reduction="none") * torch.tensor([1.0, 3.0])[labels]
+            ),
         ),
         (
             BinaryClasses(mean_weight=2.0),
@@ -177,7 +178,9 @@ def test_a_blank_batch_has_a_loss(objective, shape) -> None:
         ),
     ],
 )
-def test_weights_of_rows_multiply_their_losses_by_the_weight_over_its_mean(objective, outputs, labels, each) -> None:
+def test_weights_of_rows_multiply_their_losses_by_the_weight_over_its_mean(
+    objective, outputs, labels, each
+) -> None:
     weights = torch.tensor([0.0, 2.0, 4.0])
     found = objective.loss(outputs, SimpleNamespace(y=labels, weights=weights))
     assert found == pytest.approx(float((each(outputs, labels) * weights / 2).mean()))
