@@ -28,15 +28,16 @@ if TYPE_CHECKING:
 FLOAT_BYTES: Final = 4
 # Memory of a file that is written, `array_writer.BUFFER_BYTES` twice, and of the buffer for what is read back.
 WRITER_BYTES: Final = 9 << 20
-RING_BYTES: Final = 4 << 20
-# Chunks of rows and pieces of edges are not faster if they are larger.
+RING_BYTES: Final = 2 << 20
+# A chunk of rows and a piece of edges take this part of the budget each. Larger ones than the limits are not faster.
+_BUFFER_PART: Final = 64
 _MAX_CHUNK_BYTES: Final = 4 << 20
 _MAX_PIECE_EDGES: Final = 1 << 19
 _MIN_PIECE_EDGES: Final = 1 << 14
 # Bytes of an edge in a piece: its id as it is read, twice while pages are copied, and its weight.
 _EDGE_BYTES: Final = 16
 # Memory of a topology whose edges are read page by page: its bounce memory, a round of pages of two arrays.
-_PAGED_BYTES: Final = 8 << 20
+_PAGED_BYTES: Final = 6 << 20
 # Bytes of a state's row in a deviation along "out": the mean and the sum of squares in float64, beside the result.
 _MOMENT_BYTES: Final = 16
 # Narrow slabs have widths of whole vectors; 8 float32 values are an AVX register, and half a cache line.
@@ -44,10 +45,10 @@ _WIDTH_STEP: Final = 8
 # An extent of a slab in the file of cut rows: large reads are as fast as sequential ones.
 _EXTENT_BYTES: Final = 512 << 10
 
-# Rates of this project's machine (2 cores, 24 GB): one thread's gather of 16 M edges among 1 M nodes at 128 columns took
-# 0.7 s, and 0.12 s at 8 columns: a time for each edge, and one for each value.
+# Processor time of a thread on this project's machine (2 cores, 24 GB): a gather of 16 M edges among 1 M nodes took 0.09 s
+# with 8 columns and 0.48 s with 128, which is a time for each edge and one for each value.
 EDGE_S: Final = 4e-9
-VALUE_S: Final = 0.32e-9
+VALUE_S: Final = 0.21e-9
 # Rates of an SSD of which no profile is known.
 READ_BYTES_PER_S: Final = 1.2e9
 WRITE_BYTES_PER_S: Final = 0.9e9
@@ -166,7 +167,7 @@ def plan_propagation(
     BudgetError
         The budget is too small; the message has the least budget.
     """
-    planner = _Planner(trees, sizes, num_kept, dtype, has_disk, threads, rates or Rates())
+    planner = _Planner(trees, sizes, budget_bytes, num_kept, dtype, has_disk, threads, rates or Rates())
     plans = list(planner.plans(budget_bytes, widths))
     if not plans:
         raise planner.too_small(budget_bytes, widths)
@@ -180,6 +181,7 @@ class _Planner:
         self,
         trees: HopTrees,
         sizes: GraphSizes,
+        budget_bytes: int,
         num_kept: int | None,
         dtype: str,
         has_disk: bool,
@@ -188,6 +190,7 @@ class _Planner:
     ) -> None:
         self._trees = trees
         self._sizes = sizes
+        self._buffer = budget_bytes // _BUFFER_PART  # bytes of a chunk or of a piece
         self._keeps_all = num_kept is None
         self._num_kept = sizes.num_nodes[trees.target] if num_kept is None else num_kept
         self._item_bytes = STORED_DTYPES[dtype].stored.itemsize
@@ -260,7 +263,7 @@ class _Planner:
         }
         widest = max(widths.values())
         limits = PassLimits(
-            rows=max(1, _MAX_CHUNK_BYTES // (FLOAT_BYTES * widest)),
+            rows=max(1, min(self._buffer, _MAX_CHUNK_BYTES) // (FLOAT_BYTES * widest)),
             edges=self._piece_edges(),
             threads=self._threads,
         )
@@ -291,9 +294,9 @@ class _Planner:
         )
 
     def _piece_edges(self) -> int:
-        """Return the edges of a piece: about as many as the edges of a sixteenth of the nodes, within limits."""
-        most = max((each.num_edges for each in self._sizes.edges.values()), default=0)
-        return min(max(most // 16, _MIN_PIECE_EDGES), _MAX_PIECE_EDGES)
+        """Return the edges of a piece: no more than a sixteenth of the edges, so that threads share small graphs too."""
+        most = max(each.num_edges for each in self._sizes.edges.values()) // 16
+        return max(min(most, self._buffer // _EDGE_BYTES, _MAX_PIECE_EDGES), _MIN_PIECE_EDGES)
 
     def _paged_bytes(self) -> int:
         """Return the memory of edges that are read page by page: offsets and page checksums of all relations."""
@@ -314,13 +317,19 @@ class _Planner:
         nodes = max(self._sizes.num_nodes.values())
         chunks = (limits.chunks + 3) * min(limits.rows, nodes) * row_bytes
         pieces = (limits.chunks + 3) * limits.edges * _EDGE_BYTES
-        files = 2 * WRITER_BYTES + 2 * RING_BYTES if self._has_disk else 0
+        files = (1 if self.shares_rows else 2) * WRITER_BYTES + 2 * RING_BYTES if self._has_disk else 0
         return chunks + pieces + files + (8 * self._num_kept if not self._keeps_all else 0)
 
     def _scale_bytes(self) -> int:
-        """Return the memory of the factors of all steps with means, and of one step's degrees in float64."""
-        nodes = [self._sizes.num_nodes[step.target] for step in self._mean_steps()]
-        return sum(FLOAT_BYTES * count for count in nodes) + 8 * max(nodes, default=0)
+        """Return the memory of the factors of all steps with means, and of one step's degrees, if edges are counted."""
+        steps = self._mean_steps()
+        counted = [8 * self._sizes.num_nodes[step.target] for step in steps if self._counts_edges(step)]
+        factors = sum(FLOAT_BYTES * self._sizes.num_nodes[step.target] for step in steps)
+        return factors + max(counted, default=0)
+
+    def _counts_edges(self, step: HopStep) -> bool:
+        """Return whether the degrees of a step need a pass over its edges, because offsets do not have them."""
+        return self._sizes.edges[step.relation].weight_bytes > 0 or step.direction == "out"
 
     def _mean_steps(self) -> list[HopStep]:
         """Return the different steps with means."""
@@ -410,7 +419,7 @@ class _Planner:
         seconds = 0.0
         for step in self._mean_steps():
             each = sizes.edges[step.relation]
-            if each.weight_bytes or step.direction == "out":
+            if self._counts_edges(step):
                 edges_read += 0 if holds_edges else each.edge_bytes
                 seconds += each.num_edges * EDGE_S
         if holds_edges:
