@@ -218,15 +218,19 @@ class _Planner:
 
     def too_small(self, budget: int, widths: Mapping[str, int] | None) -> BudgetError:
         """Return the error for a budget without a plan."""
-        if self._has_disk:
-            narrow = widths or dict.fromkeys(self._trees.roots, 1)
-            least = self._plan(narrow, is_held=False, holds_edges=False).held_bytes
-            what = "the narrowest slab of columns needs"
-            if widths is not None:
-                what = "the begun propagation needs"
-        else:
-            least = self._plan(dict(self._trees.widths), is_held=True, holds_edges=True).held_bytes
-            what = "a propagation in memory needs"
+        narrow = widths or dict.fromkeys(self._trees.roots, 1)
+        what = "the narrowest slab of columns needs" if widths is None else "the begun propagation needs"
+        if not self._has_disk:
+            narrow, what = dict(self._trees.widths), "a propagation in memory needs"
+        least = 0
+        # The buffers are a part of the budget, so the least budget is found step by step.
+        while (
+            needed := self._plan(
+                narrow, is_held=not self._has_disk, holds_edges=not self._has_disk
+            ).held_bytes
+        ) > least:
+            least = needed + needed // 100
+            self._buffer = least // _BUFFER_PART
         return BudgetError(
             f"{what} {format_bytes(least)} ({least} bytes) and the memory budget is {format_bytes(budget)}; raise it "
             f"to --memory-budget {-(-least // 10**6)}MB or more",
@@ -263,7 +267,7 @@ class _Planner:
         }
         widest = max(widths.values())
         limits = PassLimits(
-            rows=max(1, min(self._buffer, _MAX_CHUNK_BYTES) // (FLOAT_BYTES * widest)),
+            rows=max(1, min(self._buffer, _MAX_CHUNK_BYTES) // self._row_bytes(widest)),
             edges=self._piece_edges(),
             threads=self._threads,
         )
@@ -274,20 +278,22 @@ class _Planner:
             self._peak(trees.roots[name], width) if is_held else self._table_bytes(trees.roots[name], width)
             for name, width in widths.items()
         )
-        cut = max(
-            (2 * _EXTENT_BYTES * len(ranges) for name, ranges in slabs.items() if len(ranges) > 1),
-            default=0,
+        # Rows that are cut into slabs: a chunk in work, two read ahead, and one slab's columns of a chunk.
+        rows_per_cut = max(
+            1, min(_EXTENT_BYTES // widest, 4 * self._buffer // max(trees.widths.values())) // FLOAT_BYTES
         )
+        is_cut = any(len(ranges) > 1 for ranges in slabs.values())
+        cut = 4 * rows_per_cut * FLOAT_BYTES * max(trees.widths.values()) if is_cut else 0
         result = 0 if self._has_disk else self._num_kept * trees.width * FLOAT_BYTES
         joins = self._num_kept * trees.width * self._item_bytes // 512 if self._has_disk else 0
-        held = fixed + self._scale_bytes() + max(tables + buffers, cut + WRITER_BYTES) + result
+        held = fixed + self._scale_bytes() + max(tables + buffers, cut + 2 * WRITER_BYTES) + result
         return PropagationPlan(
             trees=trees,
             slabs=slabs,
             is_held=is_held,
             topology_bytes=topology_bytes if holds_edges else 0,
             limits=limits,
-            rows_per_cut=max(1, _EXTENT_BYTES // (FLOAT_BYTES * widest)),
+            rows_per_cut=rows_per_cut,
             held_bytes=max(held, joins + buffers),
             disk_bytes=self._disk_bytes(slabs, is_held=is_held) if self._has_disk else 0,
             cost=self._cost(slabs, is_held=is_held, holds_edges=holds_edges),
@@ -312,13 +318,16 @@ class _Planner:
 
     def _buffer_bytes(self, limits: PassLimits, width: int) -> int:
         """Return the memory of chunks, pieces and files."""
-        has_std = any(state.stat == "std" for state in self._states())
-        row_bytes = width * (FLOAT_BYTES + (2 * 8 if has_std else 0)) + 24
         nodes = max(self._sizes.num_nodes.values())
-        chunks = (limits.chunks + 3) * min(limits.rows, nodes) * row_bytes
+        chunks = (limits.chunks + 3) * min(limits.rows, nodes) * self._row_bytes(width)
         pieces = (limits.chunks + 3) * limits.edges * _EDGE_BYTES
         files = (1 if self.shares_rows else 2) * WRITER_BYTES + 2 * RING_BYTES if self._has_disk else 0
         return chunks + pieces + files + (8 * self._num_kept if not self._keeps_all else 0)
+
+    def _row_bytes(self, width: int) -> int:
+        """Return the memory of a row in a chunk: its values, moments of deviations, and three numbers of its edges."""
+        has_std = any(state.stat == "std" for state in self._states())
+        return width * (FLOAT_BYTES + (_MOMENT_BYTES if has_std else 0)) + 3 * 8
 
     def _scale_bytes(self) -> int:
         """Return the memory of the factors of all steps with means, and of one step's degrees, if edges are counted."""
