@@ -118,7 +118,7 @@ class HopCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropagationPlan:
-    """How the states are computed."""
+    """The order and the memory in which the states are computed."""
 
     trees: HopTrees
     slabs: Mapping[str, tuple[slice, ...]]  # ranges of each root type's input columns
