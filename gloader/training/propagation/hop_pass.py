@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 _NO_WEIGHTS: Final[Matrix] = np.empty(0, dtype=np.float32)
 _NODES: Final = 1 << 20  # nodes whose degrees are computed together
 _LINE: Final = 16  # float32 values of a cache line: two threads never write to the same line
-# Row widths that have kernels with a loop of fixed length. With wider rows the loop's length does not matter.
-_FIXED_WIDTHS: Final = (8, 16)
 
 
 def empty_rows(num_rows: int, width: int, dtype: Any = np.float32) -> NDArray[Any]:
@@ -143,15 +141,18 @@ class HopEdges:
                     start=first, indptr=indptr, sources=ids, weights=factors, is_last=done == span.num_edges
                 )
 
-    def degrees(self, direction: Direction, *, weighted: bool) -> NDArray[np.float64]:
-        """Return each node's sum of edge weights, or number of edges, at the receiving end of a direction."""
+    def degrees(self, direction: Direction, *, weighted: bool) -> NDArray[np.floating[Any]]:
+        """Return each node's sum of edge weights, or number of edges, at the receiving end of a direction.
+
+        Numbers that offsets have are float32. Sums over edges are float64.
+        """
         weighted = weighted and self._graph.weights is not None
         if direction == "in" and not weighted:
-            degrees = np.empty(self.num_nodes, dtype=np.float64)
+            numbers = np.empty(self.num_nodes, dtype=np.float32)
             for start in range(0, self.num_nodes, _NODES):
                 stop = min(start + _NODES, self.num_nodes)
-                degrees[start:stop] = degrees_between(self._graph.offsets, start, stop)
-            return degrees
+                numbers[start:stop] = degrees_between(self._graph.offsets, start, stop)
+            return numbers
         degrees = np.zeros(self.num_nodes if direction == "in" else self.num_sources, dtype=np.float64)
         with self.pieces(weighted=weighted) as pieces:
             for piece in pieces:
@@ -163,7 +164,7 @@ class HopEdges:
         return degrees
 
 
-def norm_scale(degrees: NDArray[np.float64], norm: Norm, *, add_self_loops: bool) -> Matrix:
+def norm_scale(degrees: NDArray[np.floating[Any]], norm: Norm, *, add_self_loops: bool) -> Matrix:
     """Return each node's factor, (N,): ``1 / sqrt(d)`` for gcn and ppr, ``1 / d`` for mean; 0 without edges. Pure.
 
     Parameters
@@ -177,12 +178,12 @@ def norm_scale(degrees: NDArray[np.float64], norm: Norm, *, add_self_loops: bool
             degrees += 1.0
         np.sqrt(degrees, out=degrees)
     np.divide(1.0, degrees, out=degrees, where=degrees > 0)
-    return degrees.astype(np.float32)
+    return degrees.astype(np.float32, copy=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HopRule:
-    """What a pass computes for each receiving node."""
+    """The computation of a pass for each receiving node."""
 
     stat: Statistic
     scale: Matrix | None  # (N,) factor of each receiving node's sum; None for other statistics
@@ -282,9 +283,6 @@ class _Gather:
     def __init__(self, rule: HopRule, table: Matrix) -> None:
         self._rule = rule
         self._table = table
-        self._flat = table.reshape(-1)
-        width = table.shape[1]
-        self._lanes = (0,) * width if width in _FIXED_WIDTHS else ()
 
     def add(self, piece: EdgePiece, rows: _Rows) -> None:
         """Add a piece's edges to ``rows``."""
@@ -296,12 +294,12 @@ class _Gather:
             else:
                 out[:] = first_value(stat)
         if stat == "mean":
-            gather_sums(piece.indptr, piece.sources, piece.weights, self._flat, self._lanes, out)
+            gather_sums(piece.indptr, piece.sources, piece.weights, self._table, out)
         elif stat == "std":
             assert rows.moments is not None  # noqa: S101 - its constructor
-            gather_moments(piece.indptr, piece.sources, self._flat, rows.seen, *rows.moments)
+            gather_moments(piece.indptr, piece.sources, self._table, rows.seen, *rows.moments)
         else:
-            gather_extremes(piece.indptr, piece.sources, self._flat, stat == "max", out)
+            gather_extremes(piece.indptr, piece.sources, self._table, stat == "max", out)
 
     def complete(self, piece: EdgePiece, rows: _Rows) -> Matrix:
         """Add the last piece's edges, and return the final rows."""
@@ -379,11 +377,11 @@ def _scatter_columns(
     stat: Statistic, piece: EdgePiece, part: Matrix, own: int, table: Matrix, columns: slice
 ) -> None:
     """Scatter a piece in a range of columns."""
-    flat, span = table.reshape(-1), (columns.start, columns.stop)
+    span = (columns.start, columns.stop)
     if stat == "mean":
-        scatter_sums(piece.indptr, piece.sources, piece.weights, part, own, *span, flat)
+        scatter_sums(piece.indptr, piece.sources, piece.weights, part, own, *span, table)
     else:
-        scatter_extremes(piece.indptr, piece.sources, part, stat == "max", *span, flat)
+        scatter_extremes(piece.indptr, piece.sources, part, stat == "max", *span, table)
 
 
 def _scatter_moments(edges: HopEdges, rows: OrderedRows, table: Matrix) -> None:
