@@ -7,6 +7,7 @@ end the finished columns are joined to rows, of a dataset (`hop_dataset`) or of 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from contextlib import ExitStack, closing
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
     StrPath = str | os.PathLike[str]
+
+_LOG = logging.getLogger(__name__)
 
 # A run that takes less than this is not worth files from which it could go on.
 _KEPT_FROM_S: Final = 30.0
@@ -215,6 +218,8 @@ def propagate(  # noqa: PLR0913 - each a setting
             overwrite=overwrite,
             resume=resume,
         )
+    for part in report.plan.request.unused:
+        _LOG.info("%s: not used: %s", report.path, part)
     return report.path if is_table_file(report.path) else Dataset.open(report.path)
 
 

@@ -221,6 +221,16 @@ def test_wrong_settings_are_refused_before_anything_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
+def test_what_is_not_used_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dataset = make(tmp_path / "d", edge_time=np.arange(1200))
+    with caplog.at_level("INFO", "gloader"):
+        gloader.propagate(dataset, tmp_path / "hops", hops=1)
+    said = [line for line in caplog.messages if "not used" in line]
+    assert said == [
+        f"{tmp_path / 'hops'}: not used: edge times: hop columns see every edge, also the later ones"
+    ]
+
+
 def test_tables_have_no_int8(tmp_path: Path, dataset: Dataset) -> None:
     with pytest.raises(ConfigError, match="dtype='int8' is not one of 'float32', 'float16'"):
         gloader.propagate(dataset, tmp_path / "t.csv", dtype="int8")
