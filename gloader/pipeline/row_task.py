@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gloader.core.order import RowOrder
     from gloader.dataset import Dataset
     from gloader.dataset.row_columns import OpenColumns
-    from gloader.dataset.task_table import OpenTaskTable, TaskTable
+    from gloader.dataset.task_table import TaskTable
     from gloader.samplers import HeteroGraph, Topology
     from gloader.types import AnyBatch, AnyReadyBatch, AnySeeds, BatchId, IdArray
 
@@ -71,7 +71,7 @@ class Answers:
 class OpenRows:
     """A task table and the row times of all types, open for reading."""
 
-    table: OpenTaskTable
+    table: OpenColumns
     first_node: int  # the number of the type's first node, over all types
     row_times: tuple[OpenColumns | None, ...]  # by type; all None if the table has no times
 
@@ -83,7 +83,7 @@ class OpenRows:
     def seeds_of(self, batch: BatchId, rows: IdArray) -> AnySeeds:
         """Return the seeds of the batch with ``rows`` (B,)."""
         del batch  # the rows determine the seeds
-        columns = self.table.columns.read(rows, names=(ROW_NODES, ROW_TIMES))
+        columns = self.table.read(rows, names=(ROW_NODES, ROW_TIMES))
         nodes, times = columns[ROW_NODES], columns.get(ROW_TIMES)
         if times is None:
             return distinct_nodes(nodes)[0] + self.first_node
@@ -100,7 +100,9 @@ class RowAnswers:
     def answers(self, sampled: AnyBatch) -> Answers:
         """Return what a batch has beside its nodes."""
         row_ids = self.order.batch_items(sampled.id).copy()  # the loop may keep and change it
-        columns = self.rows.table.columns.read(row_ids)
+        # Rows with times are seeds themselves. Their nodes are not read again.
+        first = ROW_NODES if sampled.trees is None else ROW_TIMES
+        columns = self.rows.table.read(row_ids, names=(first, ROW_LABELS, ROW_WEIGHTS))
         labels, times = columns.get(ROW_LABELS), columns.get(ROW_TIMES)
         return Answers(
             labels=np.full(len(row_ids), -1) if labels is None else labels,

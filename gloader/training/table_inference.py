@@ -207,4 +207,4 @@ def column_parts(table: TaskTable, name: str) -> Iterator[Any]:
     with table.open(max_bytes=0) as rows:
         for start in range(0, table.num_rows, _STEP_ROWS):
             ids = np.arange(start, min(start + _STEP_ROWS, table.num_rows))
-            yield rows.columns.read(ids, names=(name,))[name]
+            yield rows.read(ids, names=(name,))[name]

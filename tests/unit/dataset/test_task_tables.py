@@ -298,7 +298,7 @@ def test_arrays_come_back_as_they_were_given(tmp_path: Path) -> None:
         moved.node_tables["node"].row_times, given.node_tables["node"].row_times[ids]
     )
     with moved.task_table("classes").open(max_bytes=0) as opened:
-        np.testing.assert_array_equal(ids[opened.read(np.arange(20)).nodes], tables["classes"].nodes)
+        np.testing.assert_array_equal(ids[opened.read(np.arange(20))["nodes"]], tables["classes"].nodes)
 
 
 def test_arrays_of_several_types_come_back_as_they_were_given(tmp_path: Path) -> None:

@@ -404,9 +404,9 @@ class TestDataset:
             table = dataset.task_table(given.name)
             with table.open(max_bytes=BUDGET) as reader:
                 found = reader.read(np.arange(table.num_rows))
-            np.testing.assert_array_equal(found.nodes, given.nodes)
-            np.testing.assert_array_equal(found.times, given.times)
-            np.testing.assert_array_equal(found.labels, given.labels)
+            np.testing.assert_array_equal(found["nodes"], given.nodes)
+            np.testing.assert_array_equal(found["times"], given.times)
+            np.testing.assert_array_equal(found["labels"], given.labels)
         for each in source.nodes:
             found = dataset.node_tables[each.name].row_times
             assert (found is None) == (each.row_times is None)
