@@ -260,11 +260,12 @@ def stream_facts(dataset: Dataset, order: AnyOrder, sampling: SamplingSettings) 
         "layout": sampling.layout,
         "num_seeds": order.num_items,
         # Unused time settings are omitted, so that states from before these settings stay valid.
-        **{
-            name: value
-            for name in ("time_strategy", "time_bound", "time_window")
-            if sampling.time_strategy != "none" and (value := getattr(sampling, name)) is not None
-        },
+        **(
+            {"time_strategy": sampling.time_strategy, "time_bound": sampling.bound}
+            if sampling.is_temporal
+            else {}
+        ),
+        **({} if sampling.time_window is None else {"time_window": sampling.time_window}),
         # Without windows there is no entry, so that states from before windows existed stay valid.
         **({} if order.seed_window == 1 else {"seed_window": order.seed_window}),
         **({} if isinstance(order, RowOrder) or order.draws is None else order.draws.facts()),

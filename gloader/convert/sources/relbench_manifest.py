@@ -64,7 +64,7 @@ class Database:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class TaskEntry:
     """A task of a database."""
 
     name: str
@@ -117,7 +117,7 @@ def read_database(folder: Path) -> Database:
     )
 
 
-def read_tasks(database: Database, names: tuple[str, ...] | None) -> tuple[Task, ...]:
+def read_tasks(database: Database, names: tuple[str, ...] | None) -> tuple[TaskEntry, ...]:
     """Return the tasks with the ``names``, or all tasks of the folder for None, in the order of their names.
 
     Raises
@@ -164,7 +164,7 @@ def _table(name: str, given: object, path: Path) -> TableEntry:
     )
 
 
-def _task(name: str, database: Database) -> Task:
+def _task(name: str, database: Database) -> TaskEntry:
     """Return a task with RelBench's defaults: an autocomplete task has the key and time of its table."""
     folder = database.folder / "tasks" / name
     path = folder / MANIFEST
@@ -192,7 +192,7 @@ def _task(name: str, database: Database) -> Task:
             raise SourceError(
                 f"{path}: {word} is {shown(value)}; a {kind} task of type {task_type} names a column"
             )
-    return Task(
+    return TaskEntry(
         name=name,
         folder=folder,
         kind=kind,

@@ -190,10 +190,22 @@ def test_what_contradicts_a_table_is_refused(dataset: Dataset, given: dict[str, 
         open_loader(dataset, **given)
 
 
-def test_explicit_settings_of_time_win(dataset: Dataset) -> None:
-    with open_loader(dataset, time_bound="<", time_strategy="last") as loader:
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ({}, ("uniform", "<=")),
+        ({"time_bound": "<"}, ("uniform", "<")),
+        ({"time_strategy": "last"}, ("last", "<=")),
+        ({"time_strategy": "last", "time_bound": None}, ("last", "<=")),
+        ({"time_strategy": "last", "time_bound": "<"}, ("last", "<")),
+    ],
+)
+def test_explicit_settings_of_time_win(
+    dataset: Dataset, given: dict[str, Any], rule: tuple[str, str]
+) -> None:
+    with open_loader(dataset, **given) as loader:
         facts = loader.state_dict()["stream"]
-    assert (facts["time_strategy"], facts["time_bound"]) == ("last", "<")
+    assert (facts["time_strategy"], facts["time_bound"]) == rule
 
 
 def test_settings_of_a_run_name_the_time_strategy(dataset: Dataset) -> None:

@@ -376,6 +376,22 @@ def test_tables_that_a_network_cannot_learn_together_are_refused(tmp_path, part,
         NodeTask.of(settings("odd"), dataset)
 
 
+@pytest.mark.parametrize(
+    ("table", "given", "rule"),
+    [
+        ("past", {}, ("uniform", "<=")),
+        ("past", {"time_bound": "<"}, ("uniform", "<")),
+        ("past", {"time_strategy": "last"}, ("last", "<=")),
+        ("past", {"time_strategy": "last", "time_bound": "<"}, ("last", "<")),
+        (None, {}, ("none", "<")),
+    ],
+)
+def test_a_run_records_its_time_rule_and_given_settings_win(typed, table, given, rule) -> None:
+    run = replace(settings("past", loader=LOADER.changed(**given)), table=table)
+    sampling = train.resolved_settings(run, typed).loader.sampling
+    assert (sampling.time_strategy, sampling.time_bound) == rule
+
+
 def test_a_dataset_of_tables_alone_names_them(typed) -> None:
     with pytest.raises(
         ConfigError, match="learn the rows of a table with --table: past, future, recent, three"
