@@ -59,9 +59,7 @@ class RowArrays:
     manifest: Manifest  # the dataset's checked commit record
     os_io: OsIO  # system calls for reading
     noun: str  # the table's kind and name for messages, such as "links 'train'"
-    records: Mapping[
-        str, ArrayRecord
-    ]  # array records by plain name, in the order in which they are held in memory
+    records: Mapping[str, ArrayRecord]  # by plain name, in the order in which they are held in memory
     limits: RowLimits  # bounds for the values, checked at every read
     check: Callable[[str], ElementCheck]  # makes the check of a full array from its plain name
 

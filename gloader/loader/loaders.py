@@ -59,7 +59,7 @@ class _OfNodes(BatchLoader[B]):
         if table is not None:
             require_dataset(dataset)
             rule: Any = dataset.task_table(table).time_settings
-            keywords = {**keywords, **{name: rule[name] for name in rule if keywords.get(name) is None}}  # type: ignore[typeddict-item]
+            keywords = {**keywords, **{name: rule[name] for name in rule if keywords.get(name) is None}}
         super().__init__(
             dataset, given, fanouts=fanouts, batch_size=batch_size, device_dry_run=device_dry_run, **keywords
         )

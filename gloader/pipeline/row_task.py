@@ -19,7 +19,7 @@ import numpy as np
 
 from gloader.core.units import format_bytes
 from gloader.dataset.task_record import ROW_LABELS, ROW_NODES, ROW_TIMES, ROW_WEIGHTS
-from gloader.types import NO_TIME, BatchSeeds, HeteroReadyBatch, ReadyBatch
+from gloader.types import NO_TIME, BatchSeeds, ReadyBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,9 +41,8 @@ _HELD_SHARE: Final = 1 / 8
 # Peak bytes of a row while seeds are made of rows: the number, the node and the time of the row, and the arrays that
 # find distinct nodes.
 _EXPAND_BYTES: Final = 96
-_IN_FLIGHT: Final = (
-    4  # batches with labels in memory: two in the copy to the device, one waiting, one with the loop
-)
+# Batches with labels in memory: two in the copy to the device, one waiting, one with the training loop.
+_IN_FLIGHT: Final = 4
 # Bytes of a node's age in each of these batches, and of the arrays from which it is computed.
 _AGE_BYTES: Final = 4 * _IN_FLIGHT + 40
 
@@ -221,8 +220,7 @@ class RowTask:
 
     def try_step(self, step: Callable[[Any], object], batch: AnyReadyBatch) -> object:
         """Run a trial step of the model on ``batch``, with blank labels, weights and ages as the rows bring them."""
-        first = batch.x if isinstance(batch, ReadyBatch) else next(iter(batch.x.values()))
-        num_rows, table = batch.y.shape[0], self.table
+        first, num_rows, table = next(iter(batch.typed.x.values())), batch.y.shape[0], self.table
         fields: dict[str, Any] = {}
         if table.label_kind not in (None, "classes"):
             fields["y"] = first.new_zeros((num_rows, table.label_width))
@@ -234,7 +232,7 @@ class RowTask:
                 for name, nodes in batch.typed.nodes.items()
                 if self.dataset.node_tables[name].has_row_times
             }
-            fields["row_age"] = ages if isinstance(batch, HeteroReadyBatch) else next(iter(ages.values()))
+            fields["row_age"] = next(iter(ages.values())) if isinstance(batch, ReadyBatch) else ages
         return step(replace(batch, **fields))
 
     def age_bytes(self, batches: list[AnyBatch]) -> int:

@@ -23,7 +23,7 @@ from gloader.training.link_prediction import SCORING_SHARE, pair_scorer
 from gloader.training.model_spec import LinkSpec
 from gloader.training.open_model import open_model
 from gloader.training.process import eager_release
-from gloader.training.row_model import open_rows
+from gloader.training.table_inference import open_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -134,23 +134,17 @@ def _nodes(
     is_fitted = None if rows.times is None else rows.times <= database.valid_time // MICROSECONDS
     columns = default_columns(table, names, num_rows=rows.num_rows, is_fitted=is_fitted)
     notes.add(_line(rows, columns.left_out, hidden), table, roles)
-    if not columns.specs:
-        return NodeSource(
-            name=entry.name,
-            num_nodes=rows.num_rows,
-            features=_ones(rows.num_rows),
-            keys=rows.node_keys(),
-            row_times=rows.times,
+    features, encoders = _ones(rows.num_rows), None
+    if columns.specs:
+        features, encoders = encoded_features(
+            table,
+            columns.specs,
+            num_rows=rows.num_rows,
+            train_rows=is_fitted,
+            budget_bytes=budget_bytes,
+            notes=notes,
+            what=f"features of {entry.name}",
         )
-    features, encoders = encoded_features(
-        table,
-        columns.specs,
-        num_rows=rows.num_rows,
-        train_rows=is_fitted,
-        budget_bytes=budget_bytes,
-        notes=notes,
-        what=f"features of {entry.name}",
-    )
     return NodeSource(
         name=entry.name,
         num_nodes=rows.num_rows,

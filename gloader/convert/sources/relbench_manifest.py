@@ -42,9 +42,7 @@ class TableEntry:
     name: str
     key: str | None = None  # the column of primary keys
     time: str | None = None  # the column of the rows' times
-    parents: Mapping[str, str] = field(
-        default_factory=dict
-    )  # by column of foreign keys, the table that they name
+    parents: Mapping[str, str] = field(default_factory=dict)  # the named table, by column of foreign keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +69,8 @@ class TaskEntry:
     folder: Path
     kind: TaskKind
     type: TaskType
-    tables: tuple[
-        str, ...
-    ]  # the table of the rows to predict; of a recommendation, also that of the destinations
+    # The table of the rows to predict. A recommendation also has the table of the destinations.
+    tables: tuple[str, ...]
     columns: tuple[str, ...]  # the columns of the task's files with the rows of ``tables``
     target: str | None  # the column of labels; None for a recommendation
     time: str | None  # the column of times

@@ -15,9 +15,9 @@ import numpy as np
 
 from gloader.convert.keys.values import key_chunk
 from gloader.convert.readers.column_names import listed
-from gloader.convert.readers.kept_rows import kept_rows
 from gloader.convert.readers.parquet_table import open_parquet_table
 from gloader.convert.readers.table_streams import placed_columns, regroup
+from gloader.convert.readers.typed_table import kept_rows
 from gloader.convert.source import EdgeChunk, EdgeStream, NodeKeys, RelationSource
 from gloader.core.keys import KEY_BYTES
 from gloader.core.malformed import shown
@@ -52,14 +52,11 @@ class Rows:
     entry: TableEntry
     table: NumberTable
     num_rows: int  # N
-    times: IdArray | None = (
-        None  # (N,) int64 seconds, rounded down, `NO_TIME` where missing; None without a column
-    )
+    # (N,) int64 seconds, rounded down, `NO_TIME` where missing; None without a column of times
+    times: IdArray | None = None
     # (N,) the keys in ascending order, and (N,) their rows. None means that row i has the key i.
     keys: tuple[IdArray, IdArray] | None = None
-    left_out: tuple[
-        str, ...
-    ] = ()  # texts on rows that are no nodes, such as "3 rows of visits without a time"
+    left_out: tuple[str, ...] = ()  # texts on rows that are no nodes: "3 rows of visits without a time"
 
     @property
     def held_bytes(self) -> int:
@@ -165,19 +162,11 @@ class ForeignKey:
 
     def relations(self) -> tuple[RelationSource, RelationSource]:
         """Return the relation to the parent, and the one back."""
-        child, parent = self.child.entry.name, self.parent.entry.name
-        path = self.child.table.path
+        child, parent, path = self.child.entry.name, self.parent.entry.name, self.child.table.path
+        forth, back = (child, f"f2p_{self.column}", parent), (parent, f"p2f_{self.column}", child)
         return (
-            RelationSource(
-                relation=(child, f"f2p_{self.column}", parent),
-                edges=self._stream(is_back=False),
-                edge_file=path,
-            ),
-            RelationSource(
-                relation=(parent, f"p2f_{self.column}", child),
-                edges=self._stream(is_back=True),
-                edge_file=path,
-            ),
+            RelationSource(relation=forth, edges=self._stream(is_back=False), edge_file=path),
+            RelationSource(relation=back, edges=self._stream(is_back=True), edge_file=path),
         )
 
     def _stream(self, *, is_back: bool) -> EdgeStream:
