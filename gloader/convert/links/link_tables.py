@@ -312,7 +312,7 @@ def split_source(
     Raises
     ------
     ConfigError
-        A part has no edges.
+        A part has no edges, or edges have the times of their source rows.
     SourceError
         The split is by time, and edges have no times.
     GraphError
@@ -329,6 +329,12 @@ def split_source(
     _refuse_empty(parts, ends.where)
     kept = {relation: parts[0]}
     reverses = _reverse_relations(source, relation, options, budget_bytes=budget_bytes, max_edges=max_edges)
+    if any(each.is_row_timed for each in source.relations if each.relation in (relation, *reverses)):
+        raise ConfigError(
+            f"--edge-split: the edges of {ends.where}, or of its reverse relation, have the times of their source "
+            "rows, so an edge and its reverse have different times and cannot be matched; give the edges a time of "
+            "their own with time: COLUMN, or leave out the times of rows"
+        )
     for back in reverses:
         # Otherwise, the reverse relation would keep the held-out pairs in the graph.
         back_ends, back_edges = _edges_of(source, back)

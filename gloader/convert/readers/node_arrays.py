@@ -241,6 +241,16 @@ def require_node_memory(num_nodes: int, budget_bytes: int, where: str) -> None:
         )
 
 
+def require_memory(needed: int, what: str, budget_bytes: int) -> None:
+    """Raise BudgetError if ``needed`` bytes for ``what`` do not fit the budget. Pure."""
+    if needed > budget_bytes:
+        raise BudgetError(
+            f"{what} take {format_bytes(needed)}; the memory budget is {format_bytes(budget_bytes)}. Raise "
+            f"--memory-budget to at least {format_bytes(needed)}",
+            short_bytes=needed - budget_bytes,
+        )
+
+
 def count_classes(labels: NDArray[Any]) -> int:
     """Return the number of classes (N,): the largest plus one, at least 1. For values (N, k), return k. Pure."""
     if labels.ndim == 2:
