@@ -14,18 +14,18 @@ import numpy as np
 
 from gloader.convert.columns.label_columns import read_label_columns
 from gloader.convert.keyed_edges import column_where
-from gloader.convert.readers.node_arrays import count_classes, require_memory, to_ids
+from gloader.convert.readers.node_arrays import count_classes, to_ids
 from gloader.convert.readers.parted_table import PartedTable
 from gloader.convert.readers.table_streams import ColumnNotes, placed_columns
 from gloader.convert.source import TaskSource
 from gloader.core.malformed import shown
 from gloader.dataset.column_values import MICROSECONDS, times
 from gloader.dataset.values import label_kind_of
-from gloader.errors import GraphError, ShapeError, SourceError
+from gloader.errors import GraphError, SourceError
 from gloader.types import NO_TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -36,11 +36,12 @@ if TYPE_CHECKING:
 
 _CHUNK_ROWS: Final = 1 << 16  # ids of rows that are read at a time
 # Bytes per row of a part while it is read: node, time and weight, in batches, as one array, and those that are left.
-_ROW_BYTES: Final = 3 * (8 + 8 + 4)
+TASK_ROW_BYTES: Final = 3 * (8 + 8 + 4)
 
 
 def read_task(
     task: KeyedTask,
+    counts: Sequence[int],
     *,
     node_type: str,
     keys: tuple[Numbering, Mapping[str, KeyStream]] | None,
@@ -52,9 +53,10 @@ def read_task(
     Parameters
     ----------
     task : the tables
+    counts : the number of rows of each part
     node_type : the type's name in the dataset
     keys : the numbered keys of the type, and the stream of each part by its name; None if the rows have ids
-    budget_bytes : memory for the task
+    budget_bytes : memory for the task, at least `TASK_ROW_BYTES` a row
     notes : receives the receipt's lines on the columns
 
     Raises
@@ -62,12 +64,14 @@ def read_task(
     SourceError
         A time is missing, a weight is negative or not finite, or labels or other values are malformed. The message
         names file and row.
+    GraphError
+        An id is no whole number.
     BudgetError
-        The rows or the labels take more than ``budget_bytes``.
+        The labels take more than ``budget_bytes``.
     """
-    counts = [rows.table.count_rows() for rows in task.parts]
-    require_memory(_ROW_BYTES * sum(counts), f"the rows of {task.where}", budget_bytes)
-    labels, names = _labels(task, budget_bytes, notes)
+    # While labels are read, they take more than later, together with the part of them that is kept.
+    labels, names = _labels(task, counts, budget_bytes - TASK_ROW_BYTES * sum(counts), notes)
+    kind = label_kind_of(labels)
     sources, start = [], 0
     for rows, count in zip(task.parts, counts, strict=True):
         table = rows.table
@@ -90,7 +94,7 @@ def read_task(
                 times=seconds,
                 labels=own,
                 weights=None if rows.weight is None else _weights(table, rows.weight)[is_kept],
-                label_kind=None if own is None else label_kind_of(labels),
+                label_kind=None if own is None else kind,
                 label_names=() if own is None else names,
                 num_classes=0 if own is None else max(count_classes(labels), len(names)),
                 where=str(table.path),
@@ -147,33 +151,39 @@ def _left_out(table: NumberTable, column: str, is_kept: NDArray[np.bool_]) -> st
     return f", dangling: {count:,} rows left out, first {key_at(table, column, row)} in row {row:,}"
 
 
-def _labels(task: KeyedTask, budget_bytes: int, notes: ColumnNotes) -> tuple[NDArray[Any], tuple[str, ...]]:
+def _labels(
+    task: KeyedTask, counts: Sequence[int], budget_bytes: int, notes: ColumnNotes
+) -> tuple[NDArray[Any], tuple[str, ...]]:
     """Return the labels of the parts with labels, one part after the other, and the names of classes or columns."""
-    parts = [(rows.table, rows.labels) for rows in task.parts if rows.labels is not None]
-    if not parts:
+    choice = next((rows.labels for rows in task.parts if rows.labels is not None), None)
+    if choice is None:
         return np.empty(0, np.int64), ()
-    tables, choice = [table for table, _ in parts], parts[0][1]
+    # A part without labels is left out. All others have the same columns of labels.
+    parts = [(rows.table, count) for rows, count in zip(task.parts, counts, strict=True) if rows.labels]
+    found = ColumnNotes()
 
-    def read(table: NumberTable, notes: ColumnNotes) -> tuple[NDArray[Any], tuple[str, ...]]:
+    def read(table: NumberTable, num_rows: int) -> tuple[NDArray[Any], tuple[str, ...]]:
         return read_label_columns(
             table,
             choice.columns,
             as_=choice.as_,
-            num_rows=table.count_rows(),
+            num_rows=num_rows,
             budget_bytes=budget_bytes,
-            notes=notes,
+            notes=found,
         )
 
-    path = Path(", ".join(table.path.name for table in tables))
-    whole = PartedTable(path=path, parts=tuple(tables), chosen=choice.columns)
+    whole = PartedTable(
+        path=Path(", ".join(table.path.name for table, _ in parts)),
+        parts=tuple(table for table, _ in parts),
+        chosen=choice.columns,
+    )
     whole.require_one_kind(choice.columns, SourceError)
-    found = ColumnNotes()
     try:
-        labels, names = read(whole, found)
-    except (SourceError, ShapeError):
-        # The error counts rows over all files. That of the file itself names file and row.
-        for table in tables:
-            read(table, found)
+        labels, names = read(whole, sum(count for _, count in parts))
+    except SourceError:
+        # The error counts rows over all files. That of a file itself has its name and the number of its row.
+        for part in parts:
+            read(*part)
         raise
     notes.lines.extend(f"{task.name} {line}" for line in found.lines)
     return labels, names

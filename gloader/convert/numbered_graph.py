@@ -18,7 +18,7 @@ from gloader.convert.columns.label_columns import read_label_columns
 from gloader.convert.columns.split_column import read_split_column
 from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.keyed_edges import NumberedEdges, column_where
-from gloader.convert.keyed_tasks import key_at, read_seconds, read_task
+from gloader.convert.keyed_tasks import TASK_ROW_BYTES, key_at, read_seconds, read_task
 from gloader.convert.readers.node_arrays import (
     count_classes,
     no_labels,
@@ -164,8 +164,7 @@ class NumberedGraph:
         given, count = self._given[nodes.name], self._counts[nodes.name]
         where = column_where(nodes.table, nodes.time)
         # While they are read, there may be a second copy.
-        require_memory(2 * _TIME_BYTES * count, f"the times of {where}", self._budget_bytes)
-        self._hold(_TIME_BYTES * count, f"the times of {where}")
+        self._require(2 * _TIME_BYTES * count, f"the times of {where}")
         seconds = read_seconds(nodes.table, nodes.time, given, may_lack=True)
         lacking = np.count_nonzero(seconds == NO_TIME)
         self._graph.notes.add(
@@ -174,24 +173,31 @@ class NumberedGraph:
             nodes.table,
             [nodes.time],
         )
+        self._hold(_TIME_BYTES * count)
         return seconds if given == count else np.append(seconds, np.full(count - given, NO_TIME))
 
     def _task(self, task: KeyedTask) -> tuple[TaskSource, ...]:
         """Return the tables of a task."""
         numbering = self._numberings.get(task.node_type)
+        counts = [rows.table.count_rows() for rows in task.parts]
+        self._require(TASK_ROW_BYTES * sum(counts), f"the rows of {task.where}")
         tables = read_task(
             task,
+            counts,
             node_type=NODE if self._is_plain() else task.node_type,
             keys=None if numbering is None else (numbering, self._row_keys),
             budget_bytes=self._budget_bytes,
             notes=self._graph.notes,
         )
-        self._hold(sum(table.num_bytes for table in tables), f"the rows of {task.where}")
+        self._hold(sum(table.num_bytes for table in tables))
         return tables
 
-    def _hold(self, num_bytes: int, what: str) -> None:
-        """Take memory that ``what`` keeps all the time from the budget. Raises BudgetError."""
-        require_memory(num_bytes, what, self._budget_bytes)
+    def _require(self, num_bytes: int, what: str) -> None:
+        """Raise BudgetError if ``num_bytes`` for ``what`` do not fit the memory that is left."""
+        require_memory(num_bytes, what, self._budget_bytes, held_bytes=self._held_bytes)
+
+    def _hold(self, num_bytes: int) -> None:
+        """Take bytes that stay in memory from the budget. A check by `_require` was for more."""
         self._budget_bytes -= num_bytes
         self._held_bytes += num_bytes
 

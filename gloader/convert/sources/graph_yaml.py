@@ -349,7 +349,7 @@ def _tasks(
             raise SourceError(f"{where} is {shown(value)}; it must have {', '.join(TASK_KEYS)}")
         _only(value, TASK_KEYS, where)
         node_type = value.get("type")
-        if node_type not in nodes:
+        if not isinstance(node_type, str) or node_type not in nodes:
             raise SourceError(
                 f"{where}.type is {shown(node_type)}; it is the type of the nodes, one of those under nodes: "
                 f"{', '.join(nodes) or 'none'}"

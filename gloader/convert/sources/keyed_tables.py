@@ -235,7 +235,8 @@ class _Opening:
                 f"{graph.path}: dangling: node makes a node for each key that no row has, and a row to predict "
                 f"(tables.{name}) needs a row of its node; write dangling: drop, or error"
             )
-        parts, files = [], {}
+        parts: list[KeyedRows] = []
+        files: dict[Path, str] = {}
         for part, rows in entry.parts.items():
             where = graph.where("tables", name, part)
             with graph.naming("tables", name, part, "file"):
