@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gloader.convert.columns.label_columns import read_label_columns
+from gloader.convert.columns.label_columns import label_bytes, read_label_columns
 from gloader.convert.keyed_edges import column_where
 from gloader.convert.readers.node_arrays import count_classes, to_ids
 from gloader.convert.readers.parted_table import PartedTable
@@ -36,7 +36,17 @@ if TYPE_CHECKING:
 
 _CHUNK_ROWS: Final = 1 << 16  # ids of rows that are read at a time
 # Bytes per row of a part while it is read: node, time and weight, in batches, as one array, and those that are left.
-TASK_ROW_BYTES: Final = 3 * (8 + 8 + 4)
+_ROW_BYTES: Final = 3 * (8 + 8 + 4)
+
+
+def task_bytes(task: KeyedTask, counts: Sequence[int]) -> int:
+    """Return the memory to read a task whose parts have ``counts`` rows, without the names of classes. Pure."""
+    labels = [
+        label_bytes(rows.table, rows.labels.columns, count)
+        for rows, count in zip(task.parts, counts, strict=True)
+        if rows.labels is not None
+    ]
+    return _ROW_BYTES * sum(counts) + sum(labels)
 
 
 def read_task(
@@ -56,7 +66,7 @@ def read_task(
     counts : the number of rows of each part
     node_type : the type's name in the dataset
     keys : the numbered keys of the type, and the stream of each part by its name; None if the rows have ids
-    budget_bytes : memory for the task, at least `TASK_ROW_BYTES` a row
+    budget_bytes : memory for the task, at least `task_bytes`
     notes : receives the receipt's lines on the columns
 
     Raises
@@ -67,10 +77,10 @@ def read_task(
     GraphError
         An id is no whole number.
     BudgetError
-        The labels take more than ``budget_bytes``.
+        The names of classes do not fit the memory.
     """
     # While labels are read, they take more than later, together with the part of them that is kept.
-    labels, names = _labels(task, counts, budget_bytes - TASK_ROW_BYTES * sum(counts), notes)
+    labels, names = _labels(task, counts, budget_bytes - _ROW_BYTES * sum(counts), notes)
     kind = label_kind_of(labels)
     sources, start = [], 0
     for rows, count in zip(task.parts, counts, strict=True):

@@ -18,7 +18,7 @@ from gloader.convert.columns.label_columns import read_label_columns
 from gloader.convert.columns.split_column import read_split_column
 from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.keyed_edges import NumberedEdges, column_where
-from gloader.convert.keyed_tasks import TASK_ROW_BYTES, key_at, read_seconds, read_task
+from gloader.convert.keyed_tasks import key_at, read_seconds, read_task, task_bytes
 from gloader.convert.readers.node_arrays import (
     count_classes,
     no_labels,
@@ -180,7 +180,7 @@ class NumberedGraph:
         """Return the tables of a task."""
         numbering = self._numberings.get(task.node_type)
         counts = [rows.table.count_rows() for rows in task.parts]
-        self._require(TASK_ROW_BYTES * sum(counts), f"the rows of {task.where}")
+        self._require(task_bytes(task, counts), f"the rows of {task.where}")
         tables = read_task(
             task,
             counts,
