@@ -29,6 +29,8 @@ FLOAT_BYTES: Final = 4
 # Memory of a file that is written, `array_writer.BUFFER_BYTES` twice, and of the buffer for what is read back.
 WRITER_BYTES: Final = 9 << 20
 RING_BYTES: Final = 2 << 20
+# Memory of heaps, stacks and page checksums that is not counted one by one: 6 MB were measured beyond the other bytes.
+_HEAP_BYTES: Final = 8 << 20
 # A chunk of rows and a piece of edges take this part of the budget each. Larger ones than the limits are not faster.
 _BUFFER_PART: Final = 128
 _MAX_CHUNK_BYTES: Final = 4 << 20
@@ -286,7 +288,9 @@ class _Planner:
         cut = 4 * rows_per_cut * FLOAT_BYTES * max(trees.widths.values()) if is_cut else 0
         result = 0 if self._has_disk else self._num_kept * trees.width * FLOAT_BYTES
         joins = self._num_kept * trees.width * self._item_bytes // 512 if self._has_disk else 0
-        held = fixed + self._scale_bytes() + max(tables + buffers, cut + 2 * WRITER_BYTES) + result
+        held = (
+            _HEAP_BYTES + fixed + self._scale_bytes() + max(tables + buffers, cut + 2 * WRITER_BYTES) + result
+        )
         return PropagationPlan(
             trees=trees,
             slabs=slabs,
