@@ -17,6 +17,7 @@ from gloader.core.offsets import compact_bytes
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 from gloader.training.propagation.hop_pass import PassLimits
+from gloader.training.propagation.state_rows import BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -281,9 +282,9 @@ class _Planner:
             for name, width in widths.items()
         )
         # Rows that are cut into slabs: a chunk in work, two read ahead, and one slab's columns of a chunk.
-        rows_per_cut = max(
-            1, min(_EXTENT_BYTES // widest, 4 * self._buffer // max(trees.widths.values())) // FLOAT_BYTES
-        )
+        # With a multiple of a block's values, the columns of every slab begin a block in every chunk.
+        extent, chunk = _EXTENT_BYTES // widest, 4 * self._buffer // max(trees.widths.values())
+        rows_per_cut = max(min(extent, chunk) // FLOAT_BYTES // BLOCK, 1) * BLOCK
         is_cut = any(len(ranges) > 1 for ranges in slabs.values())
         cut = 4 * rows_per_cut * FLOAT_BYTES * max(trees.widths.values()) if is_cut else 0
         result = 0 if self._has_disk else self._num_kept * trees.width * FLOAT_BYTES
