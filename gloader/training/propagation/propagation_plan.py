@@ -281,7 +281,7 @@ class _Planner:
             self._peak(trees.roots[name], width) if is_held else self._table_bytes(trees.roots[name], width)
             for name, width in widths.items()
         )
-        # Rows that are cut into slabs: a chunk in work, two read ahead, and one slab's columns of a chunk.
+        # Rows that are cut into slabs: a chunk in work, two that are read ahead, and one that is read.
         # With a multiple of a block's values, the columns of every slab begin a block in every chunk.
         extent, chunk = _EXTENT_BYTES // widest, 4 * self._buffer // max(trees.widths.values())
         rows_per_cut = max(min(extent, chunk) // FLOAT_BYTES // BLOCK, 1) * BLOCK
@@ -290,7 +290,11 @@ class _Planner:
         result = 0 if self._has_disk else self._num_kept * trees.width * FLOAT_BYTES
         joins = self._num_kept * trees.width * self._item_bytes // 512 if self._has_disk else 0
         held = (
-            _HEAP_BYTES + fixed + self._scale_bytes() + max(tables + buffers, cut + 2 * WRITER_BYTES) + result
+            _HEAP_BYTES
+            + fixed
+            + self._scale_bytes()
+            + max(tables + buffers, cut + (1 if self._keeps_all else 2) * WRITER_BYTES)
+            + result
         )
         return PropagationPlan(
             trees=trees,

@@ -22,7 +22,7 @@ _PROGRAM = textwrap.dedent(
     from gloader.training.propagation.propagation_plan import GraphSizes, plan_propagation
     from gloader.types import EDGE, NODE
 
-    NODES, EDGES, WIDTH = 100_000, 1_000_000, 1024
+    NODES, EDGES, WIDTH = 120_000, 1_000_000, 1024
     folder = Path(sys.argv[1])
 
 
