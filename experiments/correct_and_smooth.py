@@ -138,9 +138,7 @@ def _markdown(row: dict[str, Any]) -> str:
         for name in ("base_test", "test")
     ]
     given = [f"{100 * row[f'{model}_test_acc']:.1f}" for model in ("graphsage", "gcn")]
-    steps = next(each for each in row["settings"] if (each["alpha"], each["hops"]) == (0.8, 20))
-    seconds = f"{steps['seconds'] - row['base']['seconds']:.2f} s"
-    return f"| {' | '.join([row['graph'], *figures, *given, seconds])} |"
+    return f"| {' | '.join([row['graph'], *figures, *given])} |"
 
 
 def _write(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
@@ -152,10 +150,10 @@ def _write(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     lines = [
         f"Test accuracy in per cent, mean and standard deviation of {options.runs} seeds. The network alone is an MLP",
         f"of two layers ({' '.join(FLAGS)}). SAGE and GCN are",
-        "the full-batch references of the same split. The seconds are those of both steps for all nodes.",
+        "the full-batch references of the same split.",
         "",
-        "| graph | network alone | correct and smooth | SAGE | GCN | seconds of both steps |",
-        "|---|---|---|---|---|---|",
+        "| graph | network alone | correct and smooth | SAGE | GCN |",
+        "|---|---|---|---|---|",
         *map(_markdown, rows),
         "",
         "Validation accuracy of the same networks with other shares of the neighbours, and other numbers of hops:",

@@ -22,7 +22,8 @@ from gloader.core.units import format_bytes, format_seconds
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
-    from gloader.training.propagation.propagate_dataset import HopPlan, HopReport
+    from gloader.training.propagation.hop_plan import HopPlan
+    from gloader.training.propagation.propagate_dataset import HopReport
     from gloader.training.propagation.propagation_plan import HopCost
 
 _OBJECTS = ObjectSettings()
@@ -176,8 +177,8 @@ def _planned(plan: "HopPlan", budget: int) -> dict[str, str]:
         **({"not used": "; ".join(request.unused)} if request.unused else {}),
         "slabs": f"{num_slabs:,}, {', '.join(places)}{kept}",
         **({"goes on": "with the columns that an interrupted run has left"} if plan.is_continued else {}),
-        "memory": f"{format_bytes(plan.held_bytes)} and {format_bytes(budget - plan.budget_bytes)} for code, of a budget "
-        f"of {format_bytes(budget)}",
+        "memory": f"{format_bytes(plan.held_bytes)} and {format_bytes(budget - plan.budget_bytes)} for code, of "
+        f"{format_bytes(budget)}",
         "disk": f"{format_bytes(plan.disk_bytes)} at most, {format_bytes(plan.output_bytes)} in the end",
         "reads and writes": _traffic(cost),
         "time": f"about {format_seconds(cost.seconds)} for the columns, {format_seconds(plan.write_s)} for the result",

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 
 from gloader.dataset.values import has_label
+from gloader.errors import BudgetError
+from gloader.plan.too_small import least_enough
 from gloader.ssd_store.spill.claim import scratch_folder
 from gloader.training.class_weights import plain_classes
 from gloader.training.dataset_checks import require_edges, require_training_nodes
@@ -222,10 +224,21 @@ def require_smoothing(
     """Raise BudgetError if `smoothed` does not fit the budget of ``inference``; reads nothing."""
     num_labels = dataset.labelled.split_sizes["train"]
     width = 2 if is_binary else dataset.num_classes
-    plan = _Plan.of(inference, num_labels=num_labels, num_classes=width)
-    replace(inference, memory_budget_bytes=plan.base_bytes).require_memory(model, num_outputs=plan.num_nodes)
     (topology,) = inference.graph.relations.values()
-    slab_width(topology, width=width, memory_budget_bytes=plan.hop_bytes)
+
+    def attempt(budget: int) -> None:
+        given = replace(inference, memory_budget_bytes=budget)
+        plan = _Plan.of(given, num_labels=num_labels, num_classes=width)
+        replace(given, memory_budget_bytes=plan.base_bytes).require_memory(model, num_outputs=plan.num_nodes)
+        slab_width(topology, width=width, memory_budget_bytes=plan.hop_bytes)
+
+    budget = inference.memory_budget_bytes
+    try:
+        attempt(budget)
+    except BudgetError as error:
+        # The parts divide the budget, so what one part lacks is less than what the budget lacks.
+        short_bytes = max(least_enough(attempt, first=0) - budget, error.short_bytes)
+        raise BudgetError(error.cause, short_bytes=short_bytes) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -350,7 +350,7 @@ class Rehearsal:
         return path
 
     def _write_rows(self, writer: "DatasetWriter") -> None:
-        """Write times of edges and nodes, and a task table of rows with times and labels."""
+        """Write times of edges and nodes, and a task table of rows with times, labels and weights."""
         import numpy as np
 
         nodes, num_edges = np.arange(_NODES // 2, dtype=np.int64), _NODES * _EDGES_PER_NODE
@@ -365,6 +365,8 @@ class Rehearsal:
             column.append(nodes % _EDGES_PER_NODE)
         with table.labels(len(nodes)) as column:
             column.append(nodes % 2)
+        with table.weights(len(nodes)) as column:
+            column.append(np.ones(len(nodes), np.float32))
 
     def _write_links(self, writer: "DatasetWriter") -> None:
         """Write edges of the graph as predicted edges and as given negatives, with a label."""
@@ -421,6 +423,10 @@ def compile_first(
     # With several types, the type with the most feature bytes is rehearsed.
     nodes = max(dataset.node_tables.values(), key=lambda table: table.feature_bytes)
     edges = max(dataset.edge_tables.values(), key=lambda table: table.topology_bytes, default=None)
+    has_times = table is not None and dataset.task_table(table).has_times
+    small = None
+    if loader is not None:
+        small = _small_loader(loader, dataset, beside_bytes=process.code_bytes, has_times=has_times)
     rehearsal = Rehearsal(
         folder="",
         index_dtype="int32" if edges is None else edges.arrays["indices"].dtype,
@@ -428,9 +434,9 @@ def compile_first(
         feature_dim=max(1, nodes.feature_dim),
         has_weights=edges is not None and edges.has_weights,
         kind=dataset.kind,
-        loader=None if loader is None else _small_loader(loader, dataset, beside_bytes=process.code_bytes),
+        loader=small,
         links=None if links is None else _small_links(links),
-        has_times=table is not None and dataset.task_table(table).has_times,
+        has_times=has_times,
         is_exchanged=is_exchanged,
         scored="" if loader is None or links is not None else _label_dtype(dataset, table),
     )
@@ -455,7 +461,9 @@ def compile_first(
         _LOG.debug("kernels are compiled in the run itself: %s", error)
 
 
-def _small_loader(loader: "LoaderSettings", dataset: "Dataset", *, beside_bytes: int) -> dict[str, Any]:
+def _small_loader(
+    loader: "LoaderSettings", dataset: "Dataset", *, beside_bytes: int, has_times: bool = False
+) -> dict[str, Any]:
     """Return keywords for a loader with the same kernels as ``loader`` and almost no memory. Pure.
 
     Parameters
@@ -463,6 +471,7 @@ def _small_loader(loader: "LoaderSettings", dataset: "Dataset", *, beside_bytes:
     loader : the run's settings
     dataset : the run's dataset
     beside_bytes : the part of the memory budget that the run's code takes
+    has_times : whether the seeds are rows with times
     """
     memory = loader.memory
     topology: str = memory.topology
@@ -473,21 +482,31 @@ def _small_loader(loader: "LoaderSettings", dataset: "Dataset", *, beside_bytes:
         # A budget below the code's bytes is refused later.
         elif 0 < memory.memory_budget - beside_bytes < _IN_MEMORY_ABOVE * num_bytes:
             topology = _EITHER
+    times: dict[str, Any] = {}
+    if has_times:
+        # Edges with times are not swept. The first batches of a run are sampled in memory in any case.
+        topology = "direct" if topology in ("sweep", _EITHER) else topology
+        strategy = loader.sampling.time_strategy
+        times = {"time_strategy": "uniform" if strategy == "none" else strategy, "time_bound": "<="}
     same = ("fanouts", "sampler", "layout", "policy", "io_strategy", "io", "verify")
     keywords: dict[str, Any] = dict(loader.keywords())
-    return {name: keywords[name] for name in same} | {
-        "fanouts": _of_one_relation(keywords["fanouts"]),
-        "features": "ram" if loader.memory.features == "ram" else "ssd",
-        "batch_size": _BATCH_SIZE,
-        "memory_budget": "128MB",
-        "cache": "64KB",
-        "superbatch": _SUPERBATCH,
-        "threads": 1,
-        "topology": topology,
-        "spill_budget": _SPILL_BYTES,
-        "rank": 0,  # a child of torchrun's ranks is no rank itself
-        "world_size": 1,
-    }
+    return (
+        {name: keywords[name] for name in same}
+        | times
+        | {
+            "fanouts": _of_one_relation(keywords["fanouts"]),
+            "features": "ram" if loader.memory.features == "ram" else "ssd",
+            "batch_size": _BATCH_SIZE,
+            "memory_budget": "128MB",
+            "cache": "64KB",
+            "superbatch": _SUPERBATCH,
+            "threads": 1,
+            "topology": topology,
+            "spill_budget": _SPILL_BYTES,
+            "rank": 0,  # a child of torchrun's ranks is no rank itself
+            "world_size": 1,
+        }
+    )
 
 
 def _small_links(links: "LinkConfig") -> dict[str, Any]:

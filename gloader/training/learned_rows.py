@@ -1,4 +1,4 @@
-"""What a node task learns: the labelled nodes of a dataset, or the rows of a task table.
+"""The rows that a node task learns: the labelled nodes of a dataset, or the rows of a task table.
 
 Both have rows for training, validation and test, with labels of one kind. `LearnedNodes` are nodes of the labelled
 type, with the dataset's splits. `LearnedTable` are the tables NAME.train, NAME.valid and NAME.test of a task. Shapes: n

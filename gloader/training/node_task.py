@@ -209,13 +209,16 @@ class NodeTask:
         self, split: Split, model: Any, inference: HeteroInference, on_progress: Callable[[float], None]
     ) -> Evaluation:
         """Return the metric on the split's rows. Correct and smooth follows the network in the test alone."""
-        left = _beside(inference, self._held_bytes(len(self.rows.known(split)[0])))
-        found = self._scored(split, model, self.rows.inference(split, left), on_progress)
+        rows, _ = self.rows.known(split)
+        if not len(rows):
+            return Evaluation(score=None)
+        left = self.rows.inference(split, _beside(inference, self._held_bytes(len(rows))))
+        found = self._scored(split, model, left, on_progress)
         if split == "valid" or self._smoothed_dataset is None:
             return found
-        left = _beside(inference, self._held_bytes(self.rows.most_rows()))
+        beside = _beside(inference, self._held_bytes(self.rows.most_rows()))
         labels = TrainingLabels.of(self._smoothed_dataset, is_binary=self.kind == "binary")
-        with smoothed(model, left, labels, on_progress) as outputs:
+        with smoothed(model, beside, labels, on_progress) as outputs:
             valid = self._scored("valid", model, outputs, on_progress).score
             test = self._scored("test", model, outputs, on_progress)
         return replace(found, summary=test.summary, behind=Scores(valid=valid, test=test.score))

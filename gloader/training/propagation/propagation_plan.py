@@ -18,6 +18,7 @@ from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 from gloader.plan.too_small import advice, rounded_up
 from gloader.training.propagation.hop_pass import PassLimits
+from gloader.training.propagation.state_rows import BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,26 +30,29 @@ if TYPE_CHECKING:
 FLOAT_BYTES: Final = 4
 # Memory of a file that is written, `array_writer.BUFFER_BYTES` twice, and of the buffer for what is read back.
 WRITER_BYTES: Final = 9 << 20
-RING_BYTES: Final = 4 << 20
-# Chunks of rows and pieces of edges are not faster if they are larger.
+RING_BYTES: Final = 2 << 20
+# Memory of heaps, stacks and page checksums that is not counted one by one: 6 MB were measured beyond the other bytes.
+_HEAP_BYTES: Final = 8 << 20
+# A chunk of rows and a piece of edges take this part of the budget each. Larger ones than the limits are not faster.
+_BUFFER_PART: Final = 128
 _MAX_CHUNK_BYTES: Final = 4 << 20
 _MAX_PIECE_EDGES: Final = 1 << 19
 _MIN_PIECE_EDGES: Final = 1 << 14
 # Bytes of an edge in a piece: its id as it is read, twice while pages are copied, and its weight.
 _EDGE_BYTES: Final = 16
 # Memory of a topology whose edges are read page by page: its bounce memory, a round of pages of two arrays.
-_PAGED_BYTES: Final = 8 << 20
+_PAGED_BYTES: Final = 6 << 20
 # Bytes of a state's row in a deviation along "out": the mean and the sum of squares in float64, beside the result.
 _MOMENT_BYTES: Final = 16
-# Narrow slabs have widths of whole vectors; 8 float32 values are an AVX register, and half a cache line.
-_WIDTH_STEP: Final = 8
+# Slabs have widths of whole vectors, of 8 values or at least 4: a gather of 7 columns took 2.7 times as long as of 8.
+_VECTORS: Final = (8, 4, 1)
 # An extent of a slab in the file of cut rows: large reads are as fast as sequential ones.
 _EXTENT_BYTES: Final = 512 << 10
 
-# Rates of this project's machine (2 cores, 24 GB): one thread's gather of 16 M edges among 1 M nodes at 128 columns took
-# 0.7 s, and 0.12 s at 8 columns: a time for each edge, and one for each value.
+# Processor time of a thread on this project's machine (2 cores, 24 GB): a gather of 16 M edges among 1 M nodes took
+# 0.09 s with 8 columns and 0.48 s with 128, which is a time for each edge and one for each value.
 EDGE_S: Final = 4e-9
-VALUE_S: Final = 0.32e-9
+VALUE_S: Final = 0.21e-9
 # Rates of an SSD of which no profile is known.
 READ_BYTES_PER_S: Final = 1.2e9
 WRITE_BYTES_PER_S: Final = 0.9e9
@@ -118,7 +122,7 @@ class HopCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropagationPlan:
-    """How the states are computed."""
+    """The order and the memory in which the states are computed."""
 
     trees: HopTrees
     slabs: Mapping[str, tuple[slice, ...]]  # ranges of each root type's input columns
@@ -136,7 +140,7 @@ class PropagationPlan:
         return sum(map(len, self.slabs.values()))
 
 
-def plan_propagation(
+def plan_propagation(  # noqa: PLR0913 - independent keywords
     trees: HopTrees,
     sizes: GraphSizes,
     *,
@@ -167,7 +171,7 @@ def plan_propagation(
     BudgetError
         The budget is too small; the message has the least budget.
     """
-    planner = _Planner(trees, sizes, num_kept, dtype, has_disk, threads, rates or Rates())
+    planner = _Planner(trees, sizes, budget_bytes, num_kept, dtype, has_disk, threads, rates or Rates())
     plans = list(planner.plans(budget_bytes, widths))
     if not plans:
         raise planner.too_small(budget_bytes, widths)
@@ -181,6 +185,7 @@ class _Planner:
         self,
         trees: HopTrees,
         sizes: GraphSizes,
+        budget_bytes: int,
         num_kept: int | None,
         dtype: str,
         has_disk: bool,
@@ -189,6 +194,7 @@ class _Planner:
     ) -> None:
         self._trees = trees
         self._sizes = sizes
+        self._buffer = budget_bytes // _BUFFER_PART  # bytes of a chunk or of a piece
         self._keeps_all = num_kept is None
         self._num_kept = sizes.num_nodes[trees.target] if num_kept is None else num_kept
         self._item_bytes = STORED_DTYPES[dtype].stored.itemsize
@@ -216,15 +222,19 @@ class _Planner:
 
     def too_small(self, budget: int, widths: Mapping[str, int] | None) -> BudgetError:
         """Return the error for a budget without a plan."""
-        if self._has_disk:
-            narrow = widths or dict.fromkeys(self._trees.roots, 1)
-            least = self._plan(narrow, is_held=False, holds_edges=False).held_bytes
-            what = "the narrowest slab of columns needs"
-            if widths is not None:
-                what = "the begun propagation needs"
-        else:
-            least = self._plan(dict(self._trees.widths), is_held=True, holds_edges=True).held_bytes
-            what = "a propagation in memory needs"
+        narrow = widths or dict.fromkeys(self._trees.roots, 1)
+        what = "the narrowest slab of columns needs" if widths is None else "the begun propagation needs"
+        if not self._has_disk:
+            narrow, what = dict(self._trees.widths), "a propagation in memory needs"
+        least = 0
+        # The buffers are a part of the budget, so the least budget is found step by step.
+        while (
+            needed := self._plan(
+                narrow, is_held=not self._has_disk, holds_edges=not self._has_disk
+            ).held_bytes
+        ) > least:
+            least = needed + needed // 100
+            self._buffer = least // _BUFFER_PART
         return BudgetError(
             f"{what} {format_bytes(least)} ({least} bytes) and the memory budget is {format_bytes(budget)}",
             short_bytes=least - budget,
@@ -245,8 +255,8 @@ class _Planner:
                 return None
             # Slabs of equal width, and no narrow rest.
             even = -(-full // -(-full // low))
-            whole = -(-even // _WIDTH_STEP) * _WIDTH_STEP
-            widths[name] = whole if whole <= low else low // _WIDTH_STEP * _WIDTH_STEP or low
+            step = next(step for step in _VECTORS if step <= low)
+            widths[name] = min(-(-even // step), low // step) * step
         return widths
 
     def _plan(self, widths: Mapping[str, int], *, is_held: bool, holds_edges: bool) -> PropagationPlan:
@@ -261,7 +271,7 @@ class _Planner:
         }
         widest = max(widths.values())
         limits = PassLimits(
-            rows=max(1, _MAX_CHUNK_BYTES // (FLOAT_BYTES * widest)),
+            rows=max(1, min(self._buffer, _MAX_CHUNK_BYTES) // self._row_bytes(widest)),
             edges=self._piece_edges(),
             threads=self._threads,
         )
@@ -272,29 +282,37 @@ class _Planner:
             self._peak(trees.roots[name], width) if is_held else self._table_bytes(trees.roots[name], width)
             for name, width in widths.items()
         )
-        cut = max(
-            (2 * _EXTENT_BYTES * len(ranges) for name, ranges in slabs.items() if len(ranges) > 1),
-            default=0,
-        )
+        # Rows that are cut into slabs: a chunk in work, two that are read ahead, and one that is read.
+        # With a multiple of a block's values, the columns of every slab begin a block in every chunk.
+        extent, chunk = _EXTENT_BYTES // widest, 4 * self._buffer // max(trees.widths.values())
+        rows_per_cut = max(min(extent, chunk) // FLOAT_BYTES // BLOCK, 1) * BLOCK
+        is_cut = any(len(ranges) > 1 for ranges in slabs.values())
+        cut = 4 * rows_per_cut * FLOAT_BYTES * max(trees.widths.values()) if is_cut else 0
         result = 0 if self._has_disk else self._num_kept * trees.width * FLOAT_BYTES
         joins = self._num_kept * trees.width * self._item_bytes // 512 if self._has_disk else 0
-        held = fixed + self._scale_bytes() + max(tables + buffers, cut + WRITER_BYTES) + result
+        held = (
+            _HEAP_BYTES
+            + fixed
+            + self._scale_bytes()
+            + max(tables + buffers, cut + (1 if self._keeps_all else 2) * WRITER_BYTES)
+            + result
+        )
         return PropagationPlan(
             trees=trees,
             slabs=slabs,
             is_held=is_held,
             topology_bytes=topology_bytes if holds_edges else 0,
             limits=limits,
-            rows_per_cut=max(1, _EXTENT_BYTES // (FLOAT_BYTES * widest)),
+            rows_per_cut=rows_per_cut,
             held_bytes=max(held, joins + buffers),
             disk_bytes=self._disk_bytes(slabs, is_held=is_held) if self._has_disk else 0,
             cost=self._cost(slabs, is_held=is_held, holds_edges=holds_edges),
         )
 
     def _piece_edges(self) -> int:
-        """Return the edges of a piece: about as many as the edges of a sixteenth of the nodes, within limits."""
-        most = max((each.num_edges for each in self._sizes.edges.values()), default=0)
-        return min(max(most // 16, _MIN_PIECE_EDGES), _MAX_PIECE_EDGES)
+        """Return the edges of a piece: at most a sixteenth of the edges, so that threads share small graphs too."""
+        most = max(each.num_edges for each in self._sizes.edges.values()) // 16
+        return max(min(most, self._buffer // _EDGE_BYTES, _MAX_PIECE_EDGES), _MIN_PIECE_EDGES)
 
     def _paged_bytes(self) -> int:
         """Return the memory of edges that are read page by page: offsets and page checksums of all relations."""
@@ -310,18 +328,27 @@ class _Planner:
 
     def _buffer_bytes(self, limits: PassLimits, width: int) -> int:
         """Return the memory of chunks, pieces and files."""
-        has_std = any(state.stat == "std" for state in self._states())
-        row_bytes = width * (FLOAT_BYTES + (2 * 8 if has_std else 0)) + 24
         nodes = max(self._sizes.num_nodes.values())
-        chunks = (limits.chunks + 3) * min(limits.rows, nodes) * row_bytes
+        chunks = (limits.chunks + 3) * min(limits.rows, nodes) * self._row_bytes(width)
         pieces = (limits.chunks + 3) * limits.edges * _EDGE_BYTES
-        files = 2 * WRITER_BYTES + 2 * RING_BYTES if self._has_disk else 0
+        files = (1 if self.shares_rows else 2) * WRITER_BYTES + 2 * RING_BYTES if self._has_disk else 0
         return chunks + pieces + files + (8 * self._num_kept if not self._keeps_all else 0)
 
+    def _row_bytes(self, width: int) -> int:
+        """Return the memory of a row in a chunk: its values, moments of deviations, and three numbers of its edges."""
+        has_std = any(state.stat == "std" for state in self._states())
+        return width * (FLOAT_BYTES + (_MOMENT_BYTES if has_std else 0)) + 3 * 8
+
     def _scale_bytes(self) -> int:
-        """Return the memory of the factors of all steps with means, and of one step's degrees in float64."""
-        nodes = [self._sizes.num_nodes[step.target] for step in self._mean_steps()]
-        return sum(FLOAT_BYTES * count for count in nodes) + 8 * max(nodes, default=0)
+        """Return the memory of the factors of all steps with means, and of one step's degrees as they are counted."""
+        steps = self._mean_steps()
+        counted = [8 * self._sizes.num_nodes[step.target] for step in steps if self._counts_edges(step)]
+        factors = sum(FLOAT_BYTES * self._sizes.num_nodes[step.target] for step in steps)
+        return factors + max(counted, default=0)
+
+    def _counts_edges(self, step: HopStep) -> bool:
+        """Return whether the degrees of a step need a pass over its edges, because offsets do not have them."""
+        return self._sizes.edges[step.relation].weight_bytes > 0 or step.direction == "out"
 
     def _mean_steps(self) -> list[HopStep]:
         """Return the different steps with means."""
@@ -409,11 +436,10 @@ class _Planner:
         sizes, rates, trees = self._sizes, self._rates, self._trees
         rows_read = rows_written = edges_read = 0
         seconds = 0.0
-        for step in self._mean_steps():
-            each = sizes.edges[step.relation]
-            if each.weight_bytes or step.direction == "out":
-                edges_read += 0 if holds_edges else each.edge_bytes
-                seconds += each.num_edges * EDGE_S
+        for step in filter(self._counts_edges, self._mean_steps()):
+            counted = sizes.edges[step.relation]
+            edges_read += 0 if holds_edges else counted.edge_bytes
+            seconds += counted.num_edges * rates.edge_s
         if holds_edges:
             seconds += sum(each.edge_bytes for each in sizes.edges.values()) / rates.read_bytes_per_s
         for name, ranges in slabs.items():

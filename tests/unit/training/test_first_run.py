@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+import shop
 from numba.core.caching import IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 
@@ -185,6 +186,25 @@ def test_a_rehearsal_of_links_compiles_what_its_command_looks_for(
     first_run.compile_first(dataset, loader, says=said.append, links=links)
     assert len(started) == 2
     assert len(said) == 1
+
+
+@pytest.mark.parametrize(("typed", "topology"), [(True, "auto"), (False, "sweep")])
+def test_a_rehearsal_of_rows_with_times_loads_rows_with_times(
+    started: list[list[str]], typed: bool, topology: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    dataset = shop.write_shop(tmp_path / "shop", typed=typed)
+    loader = LoaderSettings.of(fanouts=[3, 2], batch_size=8, topology=topology)
+    monkeypatch.setenv("GLOADER_SPILL_DIR", str(tmp_path))
+    monkeypatch.setattr(first_run, "_is_compiled", lambda name: False)
+    first_run.compile_first(dataset, loader, says=lambda _: None, table="past.train")
+    given = [json.loads(command[-1]) for command in started]
+    assert [(each["part"], each["has_times"], each["scored"]) for each in given] == [
+        ("batches", True, "int64"),
+        ("rows", True, "int64"),
+    ]
+    # Edges with times are not swept: they are read page by page.
+    assert given[0]["loader"]["topology"] == ("direct" if topology == "sweep" else topology)
+    assert _spill_folders(tmp_path) == []
 
 
 @pytest.mark.reliability("J11")

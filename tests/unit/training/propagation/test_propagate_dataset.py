@@ -16,7 +16,7 @@ from gloader.dataset import Dataset
 from gloader.dataset.verify import verify_dataset
 from gloader.errors import BudgetError, ConfigError, StateError, StoreExistsError, StoreWriteError
 from gloader.ssd_store.os_io import OsIO
-from gloader.training.propagation import propagate_dataset
+from gloader.training.propagation import hop_plan, propagate_dataset
 from gloader.training.propagation.hop_request import HopSettings
 from gloader.training.propagation.propagate_dataset import make_hops
 
@@ -108,7 +108,7 @@ def test_a_dtype_only_rounds_what_is_stored(
         writer.splits(train=np.arange(1), valid=np.arange(1), test=np.arange(1))
     digest = Dataset.open(tmp_path / "direct").arrays["features"].digest
     for name, least_s in (("held", 30.0), ("stored", 0.0)):
-        monkeypatch.setattr(propagate_dataset, "_KEPT_FROM_S", least_s)
+        monkeypatch.setattr(hop_plan, "_KEPT_FROM_S", least_s)
         made = gloader.propagate(dataset, tmp_path / name, hops=2, labels=True, nodes=nodes, dtype=dtype)
         assert isinstance(made, Dataset)
         assert made.arrays["features"].digest == digest
@@ -121,7 +121,7 @@ def test_columns_do_not_depend_on_the_budget(
     settings = HopSettings(hops=2, labels=True, stats=("mean", "max"))
     digests = []
     for number, (budget, least_s) in enumerate([(10**9, 30.0), (10**9, 0.0), (70_000_000, 0.0)]):
-        monkeypatch.setattr(propagate_dataset, "_KEPT_FROM_S", least_s)
+        monkeypatch.setattr(hop_plan, "_KEPT_FROM_S", least_s)
         out = tmp_path / str(number)
         make_hops(dataset, out, settings, memory_budget_bytes=budget, on_plan=plans.append)
         digests.append(Dataset.open(out).arrays["features"].digest)
@@ -219,6 +219,16 @@ def test_wrong_settings_are_refused_before_anything_is_written(
     with pytest.raises(ConfigError, match=message):
         gloader.propagate(dataset, tmp_path / "hops", **settings)
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
+
+
+def test_what_is_not_used_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dataset = make(tmp_path / "d", edge_time=np.arange(1200))
+    with caplog.at_level("INFO", "gloader"):
+        gloader.propagate(dataset, tmp_path / "hops", hops=1)
+    said = [line for line in caplog.messages if "not used" in line]
+    assert said == [
+        f"{tmp_path / 'hops'}: not used: edge times: hop columns see every edge, also the later ones"
+    ]
 
 
 def test_tables_have_no_int8(tmp_path: Path, dataset: Dataset) -> None:
@@ -333,7 +343,7 @@ def test_a_disk_that_is_too_small_is_refused_at_once(tmp_path: Path, dataset: Da
 def test_other_settings_do_not_continue_what_is_begun(
     tmp_path: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(propagate_dataset, "_KEPT_FROM_S", 0.0)
+    monkeypatch.setattr(hop_plan, "_KEPT_FROM_S", 0.0)
 
     def stop(*_: Any, **_more: Any) -> None:
         raise KeyboardInterrupt
