@@ -119,7 +119,11 @@ def prepare(
             key: streams.entry(value, f"edges[{key!r}]", EDGE_KEYS)
             for key, value in _by_relation(edges, list(node_entries)).items()
         }
-        tasks = {key: _task(task, key, streams) for key, task in (tables or {}).items()}
+        tasks = (
+            {key: _task(task, key, streams) for key, task in tables.items()}
+            if isinstance(tables, Mapping)
+            else tables
+        )
         content = {
             "name": name,
             "nodes": node_entries,
