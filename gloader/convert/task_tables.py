@@ -18,7 +18,7 @@ from gloader.convert.source import TaskSource
 from gloader.core.ids import as_ids
 from gloader.core.malformed import shown
 from gloader.dataset.values import first_infinite, label_kind_of
-from gloader.errors import ConfigError, GloaderError, GraphError, ShapeError, SourceError
+from gloader.errors import ConfigError, GraphError, ShapeError, SourceError
 from gloader.types import NO_TIME, NODE
 
 if TYPE_CHECKING:
@@ -189,16 +189,22 @@ def _check_table(table: TaskSource, num_nodes: int) -> None:
     """Check the columns of one table."""
     where, count = f"{table.where}, task table {shown(table.name)}", len(table.nodes)
     _require_shape(table.nodes, (count,), "int64", f"{where}: nodes")
-    is_node = (table.nodes >= 0) & (table.nodes < num_nodes)
-    allowed = f"nodes of {table.node_type} are 0..{num_nodes - 1}"
-    _require(is_node, table.nodes, where, allowed, noun="node", error=GraphError)
+    wrong = np.flatnonzero((table.nodes < 0) | (table.nodes >= num_nodes))
+    if wrong.size:
+        raise GraphError(
+            f"{where}: row {wrong[0]} has node {table.nodes[wrong[0]]}; nodes of {table.node_type} are "
+            f"0..{num_nodes - 1}"
+        )
     if table.times is not None:
         _require_shape(table.times, (count,), "int64", f"{where}: times")
         _check_times(table.times, f"{where}: times", may_lack=False)
     if table.weights is not None:
         _require_shape(table.weights, (count,), "float32", f"{where}: weights")
-        is_weight = np.isfinite(table.weights) & (table.weights >= 0)
-        _require(is_weight, table.weights, where, "weights are finite and at least 0", noun="weight")
+        wrong = np.flatnonzero(~(np.isfinite(table.weights) & (table.weights >= 0)))
+        if wrong.size:
+            raise SourceError(
+                f"{where}: row {wrong[0]} has weight {table.weights[wrong[0]]}; weights are finite and at least 0"
+            )
     if (labels := table.labels) is None:
         return
     if table.label_kind != "classes":
@@ -210,24 +216,12 @@ def _check_table(table: TaskSource, num_nodes: int) -> None:
             )
         return
     _require_shape(labels, (count,), "int64", f"{where}: labels")
-    allowed = f"classes are 0..{table.num_classes - 1}, and -1 if unknown"
-    is_class = (labels >= -1) & (labels < table.num_classes)
-    _require(is_class, labels, where, allowed, noun="label")
-
-
-def _require(
-    is_right: NDArray[np.bool_],
-    values: NDArray[Any],
-    where: str,
-    allowed: str,
-    *,
-    noun: str,
-    error: type[GloaderError] = SourceError,
-) -> None:
-    """Raise ``error`` for the first wrong one of the ``values`` (n,), which are called ``noun``."""
-    if not is_right.all():
-        row = int(is_right.argmin())
-        raise error(f"{where}: row {row} has {noun} {values[row]}; {allowed}")
+    wrong = np.flatnonzero((labels < -1) | (labels >= table.num_classes))
+    if wrong.size:
+        raise SourceError(
+            f"{where}: row {wrong[0]} has label {labels[wrong[0]]}; classes are 0..{table.num_classes - 1}, and -1 if "
+            "unknown"
+        )
 
 
 def _require_shape(values: NDArray[Any], shape: tuple[int, ...], dtype: str, where: str) -> None:

@@ -15,15 +15,15 @@ import numpy as np
 
 from gloader.convert.keys.values import key_chunk
 from gloader.convert.readers.column_names import listed
+from gloader.convert.readers.node_arrays import require_memory
 from gloader.convert.readers.parquet_table import open_parquet_table
 from gloader.convert.readers.table_streams import placed_columns, regroup
 from gloader.convert.readers.typed_table import kept_rows
 from gloader.convert.source import EdgeChunk, EdgeStream, NodeKeys, RelationSource
 from gloader.core.keys import KEY_BYTES
 from gloader.core.malformed import shown
-from gloader.core.units import format_bytes
 from gloader.dataset.column_values import MICROSECONDS, times
-from gloader.errors import BudgetError, SourceError
+from gloader.errors import SourceError
 from gloader.types import NO_TIME
 
 if TYPE_CHECKING:
@@ -165,8 +165,18 @@ class ForeignKey:
         child, parent, path = self.child.entry.name, self.parent.entry.name, self.child.table.path
         forth, back = (child, f"f2p_{self.column}", parent), (parent, f"p2f_{self.column}", child)
         return (
-            RelationSource(relation=forth, edges=self._stream(is_back=False), edge_file=path),
-            RelationSource(relation=back, edges=self._stream(is_back=True), edge_file=path),
+            RelationSource(
+                relation=forth,
+                edges=self._stream(is_back=False),
+                edge_file=path,
+                is_row_timed=self.child.times is not None,
+            ),
+            RelationSource(
+                relation=back,
+                edges=self._stream(is_back=True),
+                edge_file=path,
+                is_row_timed=self.parent.times is not None,
+            ),
         )
 
     def _stream(self, *, is_back: bool) -> EdgeStream:
@@ -289,13 +299,3 @@ def _keys(table: TypedTable, column: str, budget_bytes: int) -> tuple[IdArray, I
             f"{shown(column)}; each row has a key of its own"
         )
     return values, order
-
-
-def require_memory(needed: int, what: str, budget_bytes: int) -> None:
-    """Raise BudgetError if ``needed`` bytes for ``what`` do not fit the budget."""
-    if needed > budget_bytes:
-        raise BudgetError(
-            f"{what} take {format_bytes(needed)}; the memory budget is {format_bytes(budget_bytes)}. Raise "
-            f"--memory-budget to at least {format_bytes(needed)}",
-            short_bytes=needed - budget_bytes,
-        )

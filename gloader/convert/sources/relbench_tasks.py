@@ -14,12 +14,12 @@ import numpy as np
 
 from gloader.convert.columns.label_columns import read_label_columns
 from gloader.convert.readers.column_names import listed
-from gloader.convert.readers.node_arrays import count_classes
+from gloader.convert.readers.node_arrays import count_classes, require_memory
 from gloader.convert.readers.parquet_table import open_parquet_table
 from gloader.convert.readers.parted_table import PartedTable
 from gloader.convert.readers.table_streams import ColumnNotes, placed_columns, regroup
 from gloader.convert.source import LinkChunk, LinkSource, LinkStream, TaskSource
-from gloader.convert.sources.relbench_tables import integers, require_memory, whole_numbers
+from gloader.convert.sources.relbench_tables import integers, whole_numbers
 from gloader.core.malformed import shown
 from gloader.dataset.column_values import MICROSECONDS, is_list, times
 from gloader.dataset.values import label_kind_of
@@ -113,7 +113,7 @@ def _row_parts(
     names: tuple[str, ...] = ()
     found = ColumnNotes()
     if labelled:
-        whole = PartedTable(path=task.folder, parts=tuple(labelled.values()))
+        whole = PartedTable(path=task.folder, parts=tuple(labelled.values()), chosen=(target,))
         labels, names = read_label_columns(
             whole, [target], as_=as_, num_rows=whole.count_rows(), budget_bytes=budget_bytes, notes=found
         )

@@ -19,6 +19,7 @@ import numpy as np
 
 from gloader.convert.read_ahead import read_ahead
 from gloader.errors import ConfigError, StateError
+from gloader.observe.peak_memory import release_freed_memory
 from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.format.manifest import STORE_MANIFEST
 from gloader.ssd_store.os_io import REAL_OS
@@ -393,6 +394,7 @@ class _Run:
                 if held is not None:
                     held.array[start : start + len(chunk)] = chunk
             self._rows_read += source.bytes_read
+        release_freed_memory()
         return held
 
     def _root_rows(self, root: HopState, slab: slice, held: HeldRows | None, *, is_cut: bool) -> Source:
@@ -480,6 +482,8 @@ class _Run:
                     self._add_anchor(slab.anchor, start, chunk)
                 for put in puts:
                     put(start, chunk)
+        # glibc keeps freed blocks below 32 MB in the heaps of the threads that had them.
+        release_freed_memory()
         if into is None:
             return None
         if is_piece:

@@ -18,6 +18,7 @@ from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 from gloader.plan.too_small import advice, rounded_up
 from gloader.training.propagation.hop_pass import PassLimits
+from gloader.training.propagation.state_rows import BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,6 +31,8 @@ FLOAT_BYTES: Final = 4
 # Memory of a file that is written, `array_writer.BUFFER_BYTES` twice, and of the buffer for what is read back.
 WRITER_BYTES: Final = 9 << 20
 RING_BYTES: Final = 2 << 20
+# Memory of heaps, stacks and page checksums that is not counted one by one: 6 MB were measured beyond the other bytes.
+_HEAP_BYTES: Final = 8 << 20
 # A chunk of rows and a piece of edges take this part of the budget each. Larger ones than the limits are not faster.
 _BUFFER_PART: Final = 128
 _MAX_CHUNK_BYTES: Final = 4 << 20
@@ -279,15 +282,21 @@ class _Planner:
             self._peak(trees.roots[name], width) if is_held else self._table_bytes(trees.roots[name], width)
             for name, width in widths.items()
         )
-        # Rows that are cut into slabs: a chunk in work, two read ahead, and one slab's columns of a chunk.
-        rows_per_cut = max(
-            1, min(_EXTENT_BYTES // widest, 4 * self._buffer // max(trees.widths.values())) // FLOAT_BYTES
-        )
+        # Rows that are cut into slabs: a chunk in work, two that are read ahead, and one that is read.
+        # With a multiple of a block's values, the columns of every slab begin a block in every chunk.
+        extent, chunk = _EXTENT_BYTES // widest, 4 * self._buffer // max(trees.widths.values())
+        rows_per_cut = max(min(extent, chunk) // FLOAT_BYTES // BLOCK, 1) * BLOCK
         is_cut = any(len(ranges) > 1 for ranges in slabs.values())
         cut = 4 * rows_per_cut * FLOAT_BYTES * max(trees.widths.values()) if is_cut else 0
         result = 0 if self._has_disk else self._num_kept * trees.width * FLOAT_BYTES
         joins = self._num_kept * trees.width * self._item_bytes // 512 if self._has_disk else 0
-        held = fixed + self._scale_bytes() + max(tables + buffers, cut + 2 * WRITER_BYTES) + result
+        held = (
+            _HEAP_BYTES
+            + fixed
+            + self._scale_bytes()
+            + max(tables + buffers, cut + (1 if self._keeps_all else 2) * WRITER_BYTES)
+            + result
+        )
         return PropagationPlan(
             trees=trees,
             slabs=slabs,

@@ -27,7 +27,7 @@ def plan(budget, *, hops=3, stats=("mean",), directions=("in",), **settings):
     return plan_propagation(trees, SIZES, budget_bytes=budget, **settings)
 
 
-@pytest.mark.parametrize("budget", [80_000_000, 120_000_000, 500_000_000, 2_000_000_000, 8_000_000_000])
+@pytest.mark.parametrize("budget", [90_000_000, 120_000_000, 500_000_000, 2_000_000_000, 8_000_000_000])
 @pytest.mark.parametrize("num_kept", [None, 100_000])
 def test_plans_keep_within_the_budget_and_read_rows_once_per_pass(budget, num_kept):
     made = plan(budget, num_kept=num_kept)
@@ -42,7 +42,7 @@ def test_plans_keep_within_the_budget_and_read_rows_once_per_pass(budget, num_ke
 
 
 def test_more_memory_makes_fewer_slabs_until_everything_is_held():
-    plans = [plan(budget) for budget in (80_000_000, 200_000_000, 1_000_000_000, 6_000_000_000)]
+    plans = [plan(budget) for budget in (90_000_000, 200_000_000, 1_000_000_000, 6_000_000_000)]
     counts = [made.num_slabs for made in plans]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] > counts[-1] == 1
@@ -69,4 +69,4 @@ def test_without_a_disk_everything_must_fit():
 def test_the_slabs_of_a_begun_propagation_are_kept_or_refused():
     assert {slab.stop - slab.start for slab in plan(500_000_000, widths={NODE: 8}).slabs[NODE]} == {8}
     with pytest.raises(BudgetError, match="the begun propagation needs"):
-        plan(80_000_000, widths={NODE: 64})
+        plan(90_000_000, widths={NODE: 64})
