@@ -432,7 +432,7 @@ class TestTasks:
         assert (test.num_rows, test.label_kind, test.has_times) == (1, None, True)
         assert of_streams.node_tables["user"].has_row_times
         with train.open(max_bytes=10**6) as rows:
-            keys = of_streams.keys_of(rows.read(np.arange(3)).nodes, "user")
+            keys = of_streams.keys_of(rows.read(np.arange(3))["nodes"], "user")
         assert keys.tolist() == ["u000", "u003", "u000"]
 
     @pytest.mark.parametrize(
