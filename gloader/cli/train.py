@@ -67,8 +67,8 @@ class RunFlags:
     task: TaskName = "node"
     """Predict node classes (node) or edges (link). The group Links has the flags for edges."""
     table: str | None = None
-    """Learn the rows of the task table NAME.train, each of which is a node, perhaps at a time. NAME.valid and NAME.test
-    are evaluated."""
+    """Learn the rows of the task table NAME.train. A row is a node, perhaps with a time. NAME.valid and NAME.test are
+    evaluated."""
     runs: Count = 1
     """Number of repetitions, with the seeds seed, seed+1, ...; the result has their mean and standard deviation."""
     resume: Annotated[bool, SWITCH, FIRST] = False

@@ -359,14 +359,14 @@ class Rehearsal:
         with writer.nodes().row_time() as column:
             column.append(np.arange(_NODES, dtype=np.int64) % _EDGES_PER_NODE)
         table = writer.table(_ROW_TABLE, label_kind="classes", num_classes=2)
-        with table.nodes(len(nodes)) as column:
-            column.append(nodes)
-        with table.times(len(nodes)) as column:
-            column.append(nodes % _EDGES_PER_NODE)
-        with table.labels(len(nodes)) as column:
-            column.append(nodes % 2)
-        with table.weights(len(nodes)) as column:
-            column.append(np.ones(len(nodes), np.float32))
+        for start, values in (
+            (table.nodes, nodes),
+            (table.times, nodes % _EDGES_PER_NODE),
+            (table.labels, nodes % 2),
+            (table.weights, np.ones(len(nodes), np.float32)),
+        ):
+            with start(len(nodes)) as column:
+                column.append(values)
 
     def _write_links(self, writer: "DatasetWriter") -> None:
         """Write edges of the graph as predicted edges and as given negatives, with a label."""

@@ -1,8 +1,8 @@
 """The task of node labels: a network predicts the classes, the labels of 0 and 1, or the values of nodes.
 
 `NodeTask` is the task that a training run uses: it chooses the loss and the metric for the kind of the labels, opens
-the loader and evaluates. Its `rows` are what it learns: nodes with a label each, or the rows of a task table, each of
-which is a node at a time (see `gloader.training.learned_rows`). Shapes: n rows, k labels of each, C classes.
+the loader and evaluates. It learns its `rows`: nodes with labels, or the rows of a task table, which are nodes with
+labels and perhaps times (see `gloader.training.learned_rows`). Shapes: n rows, k labels of each, C classes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _LOGIT: Final = 0.0  # a logit above it predicts label 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTask:
-    """Learns and evaluates the labels of nodes, or of nodes at a time.
+    """Learns and evaluates the labels of nodes, or of the rows of a task table.
 
     Parameters
     ----------

@@ -177,8 +177,8 @@ def evaluated_settings(settings: LoaderSettings, table: TaskTable, *, batch_size
     ----------
     settings : the settings of the training's loader
     table : the evaluated rows
-    batch_size : the rows of a training step on all ranks together. Draws depend on a row's place in its batch, and so
-        results do not change with the number of ranks
+    batch_size : the rows of a training step on all ranks together. Draws depend on a row's place in its batch, so this
+        size makes results independent of the number of ranks
     """
     return settings.changed(
         batch_size=min(batch_size, table.num_rows),  # a loader refuses batches larger than the table
@@ -190,7 +190,7 @@ def evaluated_settings(settings: LoaderSettings, table: TaskTable, *, batch_size
         rank=0,
         world_size=1,
         sharing="private",
-        # What the training's loader holds is there already, and the second loader takes what its part allows.
+        # The training's loader keeps its memory. This loader takes what its own part of the budget allows.
         features="auto",
         topology="auto",
         cache=None,
