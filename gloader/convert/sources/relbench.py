@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.options import SourceOptions
-    from gloader.convert.sources.relbench_manifest import Database, TaskEntry
+    from gloader.convert.sources.relbench_manifest import Database, DatabaseTask
     from gloader.convert.sources.relbench_tables import Rows
 
 _NO_SPLIT: Final = Splits(**{part: np.empty(0, np.int64) for part in ("train", "valid", "test")})
@@ -122,7 +122,7 @@ def source_paths(argument: str, options: SourceOptions) -> list[Path]:
 
 
 def _nodes(
-    rows: Rows, database: Database, tasks: Sequence[TaskEntry], notes: ColumnNotes, budget_bytes: int
+    rows: Rows, database: Database, tasks: Sequence[DatabaseTask], notes: ColumnNotes, budget_bytes: int
 ) -> NodeSource:
     """Return a table as a node type, with its columns as features."""
     entry, table = rows.entry, rows.table

@@ -62,7 +62,7 @@ class Database:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskEntry:
+class DatabaseTask:
     """A task of a database."""
 
     name: str
@@ -114,7 +114,7 @@ def read_database(folder: Path) -> Database:
     )
 
 
-def read_tasks(database: Database, names: tuple[str, ...] | None) -> tuple[TaskEntry, ...]:
+def read_tasks(database: Database, names: tuple[str, ...] | None) -> tuple[DatabaseTask, ...]:
     """Return the tasks with the ``names``, or all tasks of the folder for None, in the order of their names.
 
     Raises
@@ -161,7 +161,7 @@ def _table(name: str, given: object, path: Path) -> TableEntry:
     )
 
 
-def _task(name: str, database: Database) -> TaskEntry:
+def _task(name: str, database: Database) -> DatabaseTask:
     """Return a task with RelBench's defaults: an autocomplete task has the key and time of its table."""
     folder = database.folder / "tasks" / name
     path = folder / MANIFEST
@@ -189,7 +189,7 @@ def _task(name: str, database: Database) -> TaskEntry:
             raise SourceError(
                 f"{path}: {word} is {shown(value)}; a {kind} task of type {task_type} names a column"
             )
-    return TaskEntry(
+    return DatabaseTask(
         name=name,
         folder=folder,
         kind=kind,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gloader.convert.options import LabelsAs
     from gloader.convert.readers.table_streams import NumberTable
-    from gloader.convert.sources.relbench_manifest import Database, TaskEntry, TaskType
+    from gloader.convert.sources.relbench_manifest import Database, DatabaseTask, TaskType
     from gloader.convert.sources.relbench_tables import Rows
     from gloader.dataset.column_values import Place
     from gloader.dataset.values import LabelKind
@@ -63,7 +63,7 @@ class TaskParts:
 
 
 def task_parts(
-    task: TaskEntry, database: Database, rows: Mapping[str, Rows], *, budget_bytes: int, notes: ColumnNotes
+    task: DatabaseTask, database: Database, rows: Mapping[str, Rows], *, budget_bytes: int, notes: ColumnNotes
 ) -> TaskParts:
     """Read a task's files. Raises SourceError for a malformed file, and BudgetError for labels beyond the budget."""
     tables, unused = {}, []
@@ -81,7 +81,7 @@ def task_parts(
     )
 
 
-def _require_columns(task: TaskEntry, table: NumberTable) -> None:
+def _require_columns(task: DatabaseTask, table: NumberTable) -> None:
     """Raise SourceError if a file lacks the column of nodes or of times. Destinations and labels may be masked."""
     for column in filter(None, (task.columns[0], task.time)):
         if column not in table.names:
@@ -90,7 +90,7 @@ def _require_columns(task: TaskEntry, table: NumberTable) -> None:
             )
 
 
-def _cure(task: TaskEntry, database: Database, file: str) -> str:
+def _cure(task: DatabaseTask, database: Database, file: str) -> str:
     """Return how to make a missing file, as the end of a text."""
     if task.kind == "external":
         return ", and RelBench has no query for its labels"
@@ -101,7 +101,7 @@ def _cure(task: TaskEntry, database: Database, file: str) -> str:
 
 
 def _row_parts(
-    task: TaskEntry, tables: Mapping[str, NumberTable], rows: Rows, budget_bytes: int, notes: ColumnNotes
+    task: DatabaseTask, tables: Mapping[str, NumberTable], rows: Rows, budget_bytes: int, notes: ColumnNotes
 ) -> tuple[TaskSource, ...]:
     """Return the task tables of a task on one table."""
     target = str(task.target)
@@ -149,7 +149,7 @@ def _row_parts(
 
 
 def _labels(
-    task: TaskEntry, target: str, parts: tuple[NumberTable, ...], budget_bytes: int, notes: ColumnNotes
+    task: DatabaseTask, target: str, parts: tuple[NumberTable, ...], budget_bytes: int, notes: ColumnNotes
 ) -> tuple[NDArray[Any], tuple[str, ...]]:
     """Return the labels of all ``parts``, one after the other, and the names of their classes or columns."""
     as_, kind = _KINDS[task.type]
@@ -186,7 +186,7 @@ def _seconds(array: pa.Array[Any], place: Place) -> IdArray:
 
 
 def _link_parts(
-    task: TaskEntry,
+    task: DatabaseTask,
     tables: Mapping[str, NumberTable],
     rows: Mapping[str, Rows],
     notes: ColumnNotes,
@@ -223,7 +223,7 @@ class _Pairs:
     """The pairs in a file of a recommendation: each row has a source, a list of destinations, and perhaps a time."""
 
     table: NumberTable
-    task: TaskEntry
+    task: DatabaseTask
     first: Rows  # the table of the sources
     last: Rows  # the table of the destinations
 
