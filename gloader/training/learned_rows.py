@@ -16,7 +16,6 @@ import numpy as np
 from gloader.dataset.values import has_label
 from gloader.errors import ConfigError
 from gloader.pipeline.seeds import plan_training_seeds
-from gloader.training.class_weights import balanced_seeds
 from gloader.training.table_inference import (
     NodeRowInference,
     RowInference,
@@ -60,12 +59,6 @@ class LearnedNodes:
     balanced: DrawnSeeds | None = None
 
     noun: ClassVar[str] = "nodes"  # the rows, for messages
-
-    @classmethod
-    def of(cls, settings: TrainSettings, dataset: Dataset) -> LearnedNodes:
-        """Return the rows for a run with ``settings``."""
-        balanced = balanced_seeds(dataset) if settings.optim.balance == "classes" else None
-        return cls(dataset=dataset, balanced=balanced)
 
     @property
     def owner(self) -> NodeTable:

@@ -18,7 +18,7 @@ from gloader.config import CORRECT_AND_SMOOTH
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ScoreError
 from gloader.loader import HeteroLoader, Loader
-from gloader.training.class_weights import class_weights_of, plain_classes
+from gloader.training.class_weights import balanced_seeds, class_weights_of, plain_classes
 from gloader.training.correct_and_smooth import TrainingLabels, require_smoothing, smoothed
 from gloader.training.dataset_checks import (
     TASK_OF_KIND,
@@ -91,11 +91,12 @@ class NodeTask:
         kind, measure = kind_of_task(settings, dataset), metric_of_task(settings, dataset)
         width = num_outputs(kind, labels_to_learn(settings.table, dataset))
         spec = spec_of(settings, dataset, num_outputs=width)
-        rows: LearnedRows = (
-            LearnedNodes.of(settings, dataset)
-            if settings.table is None
-            else LearnedTable.of(settings, dataset, spec, world_size=world_size)
-        )
+        rows: LearnedRows
+        if settings.table is not None:
+            rows = LearnedTable.of(settings, dataset, spec, world_size=world_size)
+        else:
+            balanced = balanced_seeds(dataset) if settings.optim.balance == "classes" else None
+            rows = LearnedNodes(dataset=dataset, balanced=balanced)
         return cls(
             rows=rows,
             spec=spec,

@@ -147,18 +147,7 @@ class ForeignKey:
     column: str
     parent: Rows
     num_edges: int  # rows with a foreign key of the parent
-    num_missing: int  # rows without a foreign key
-    num_dangling: int  # rows with a foreign key that no row of the parent has
-    first_dangling: tuple[int, int] | None  # row and key of the first of them
-
-    @property
-    def note(self) -> str:
-        """The receipt's text on rows that make no edge, empty if all make one."""
-        texts = [f"{self.num_missing:,} without a key"] if self.num_missing else []
-        if self.first_dangling is not None:
-            row, key = self.first_dangling
-            texts.append(f"{self.num_dangling:,} dangling, first {key} in row {row:,}")
-        return f"{self.column} of {self.child.table.path.name}: {', '.join(texts)}" if texts else ""
+    note: str  # the receipt's text on rows that make no edge, empty if all make one
 
     def relations(self) -> tuple[RelationSource, RelationSource]:
         """Return the relation to the parent, and the one back."""
@@ -197,27 +186,25 @@ class ForeignKey:
 
 
 def foreign_key(child: Rows, column: str, parent: Rows) -> ForeignKey:
-    """Count the rows of a column of foreign keys. Raises SourceError for a value that is no whole number."""
+    """Count the rows of a column of foreign keys: with a key of the parent, missing ones, and dangling ones.
+
+    Raises SourceError for a value that is no whole number.
+    """
     num_edges = num_missing = num_dangling = done = 0
-    first: tuple[int, int] | None = None
+    first = ""
     for keys, is_there in whole_numbers(child.table, column):
         is_dangling = is_there & (parent.find(keys) < 0)
-        if first is None and is_dangling.any():
+        if not num_dangling and is_dangling.any():
             row = int(is_dangling.argmax())
-            first = done + row, int(keys[row])
+            first = f"first {keys[row]} in row {done + row:,}"
         num_missing += int(np.count_nonzero(~is_there))
         num_dangling += int(np.count_nonzero(is_dangling))
         num_edges += int(np.count_nonzero(is_there & ~is_dangling))
         done += len(keys)
-    return ForeignKey(
-        child=child,
-        column=column,
-        parent=parent,
-        num_edges=num_edges,
-        num_missing=num_missing,
-        num_dangling=num_dangling,
-        first_dangling=first,
-    )
+    texts = [f"{num_missing:,} without a key"] if num_missing else []
+    texts += [f"{num_dangling:,} dangling, {first}"] if num_dangling else []
+    note = f"{column} of {child.table.path.name}: {', '.join(texts)}" if texts else ""
+    return ForeignKey(child=child, column=column, parent=parent, num_edges=num_edges, note=note)
 
 
 def _matches(child: Rows, column: str, parent: Rows) -> Iterator[tuple[IdArray, IdArray]]:
