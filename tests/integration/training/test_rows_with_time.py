@@ -7,6 +7,7 @@ import json
 import re
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -215,6 +216,38 @@ def test_a_task_without_test_labels_is_trained_and_its_rows_are_predicted(tmp_pa
     (text,) = said
     assert text.startswith("there is no score of table 'blind.valid', which is not there, and none of table")
     assert text.endswith("and none of table 'blind.test', which has no labels")
+
+
+def test_rows_without_a_label_are_predicted_and_not_scored(tmp_path) -> None:
+    kind, values = shop.labels()["past"]
+    numbers = np.arange(shop.NUM_CUSTOMERS)
+    is_known = (numbers < shop.PARTS["train"].stop) | (numbers % 3 == 1)
+    tables = {
+        f"gaps.{part}": {
+            "type": "customer",
+            "nodes": numbers[chosen],
+            "times": np.full(len(values[chosen]), 1000 * shop.DAY),
+            "labels": np.where(is_known, values, -1)[chosen],
+            "kind": kind,
+        }
+        for part, chosen in shop.PARTS.items()
+    }
+    with closing(shop.write_shop(tmp_path / "shop", tables=tables)) as dataset:
+        fit(dataset, "gaps", tmp_path / "run", loader=DRAWN.changed(batch_size=17))
+        rows = predicted(dataset, tmp_path / "run", "gaps.test")[:, 0]
+    chosen = shop.PARTS["test"]
+    right = (rows == values[chosen])[is_known[chosen]]
+    assert 0.5 < right.mean() < 1
+    assert _result(tmp_path / "run")["test_acc"] == pytest.approx(right.mean(), abs=1e-9)
+
+
+def test_rows_are_evaluated_in_batches_of_all_ranks(typed) -> None:
+    """Draws depend on the batch, so the number of ranks does not change a score."""
+    rows = NodeTask.of(settings("past", loader=DRAWN.changed(batch_size=12)), typed, world_size=3).rows
+    place: Any = SimpleNamespace(memory_budget_bytes=10**8)
+    inference: Any = rows.inference("test", place)
+    assert inference.settings.sampling.batch_size == 36
+    assert inference.settings.ranks.world_size == 1
 
 
 def test_several_runs_are_scored_on_the_same_trees(typed, tmp_path) -> None:
