@@ -241,6 +241,15 @@ def test_rows_without_a_label_are_predicted_and_not_scored(tmp_path) -> None:
     assert _result(tmp_path / "run")["test_acc"] == pytest.approx(right.mean(), abs=1e-9)
 
 
+def test_a_network_that_reads_ages_needs_a_dataset_with_times_of_rows(typed, tmp_path) -> None:
+    fit(typed, "past", tmp_path / "run", optim=replace(OPTIM, epochs=1), loader=DRAWN)
+    with (
+        closing(shop.write_shop(tmp_path / "shop", row_time={})) as other,
+        pytest.raises(CheckpointError, match="reads the ages of rows of type order, and .* lacks times"),
+    ):
+        predicted(other, tmp_path / "run", "past.test")
+
+
 def test_rows_are_evaluated_in_batches_of_all_ranks(typed) -> None:
     """Draws depend on the batch, so the number of ranks does not change a score."""
     run = train.resolved_settings(settings("past", loader=DRAWN.changed(batch_size=12)), typed)
