@@ -250,6 +250,13 @@ def test_a_network_that_reads_ages_needs_a_dataset_with_times_of_rows(typed, tmp
         predicted(other, tmp_path / "run", "past.test")
 
 
+def test_classes_of_rows_are_counted_in_the_memory_of_an_evaluation(typed) -> None:
+    task = NodeTask.of(train.resolved_settings(settings("past"), typed), typed)
+    place: Any = SimpleNamespace(memory_budget_bytes=1000)
+    with pytest.raises(BudgetError, match="the scores and labels of 80 rows, with a metric of them, take"):
+        task.require_memory(None, place)
+
+
 def test_rows_are_evaluated_in_batches_of_all_ranks(typed) -> None:
     """Draws depend on the batch, so the number of ranks does not change a score."""
     run = train.resolved_settings(settings("past", loader=DRAWN.changed(batch_size=12)), typed)
