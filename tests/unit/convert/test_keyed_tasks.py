@@ -243,6 +243,33 @@ class TestTables:
         ):
             open_source(f"tables:{folder}", SourceOptions())
 
+    def test_rows_are_the_same_if_keys_go_to_disk(self, folder: Path) -> None:
+        random = np.random.default_rng(3)
+        keys = random.permutation(60_000)[:20_000]
+        when = random.integers(0, 10**9, len(keys))
+        pq.write_table(
+            pa.table({"user_id": keys, "age": when % 80, "signup": when}), folder / "users.parquet"
+        )
+        pq.write_table(pa.table({"user_id": keys[:9], "sku": ["x"] * 9}), folder / "orders.parquet")
+        chosen = random.integers(0, 60_000, 5000)
+        columns = {"user_id": chosen, "date": chosen % 1000, "left": chosen % 3, "w": chosen % 7}
+        for part in ("train", "valid", "test"):
+            pq.write_table(pa.table(columns), folder / f"{part}.parquet")
+        text = YAML.replace(".csv", ".parquet").replace("items.parquet", "items.csv")
+        (folder / "graph.yaml").write_text(f"{text}dangling: drop\n")
+        source: Any = open_source(f"tables:{folder}", SourceOptions())
+        row_of = {int(key): row for row, key in enumerate(keys)}
+        kept = [(row_of[key], key) for key in chosen.tolist() if key in row_of]
+        assert 1000 < len(kept) < 4000
+        for budget in (10**8, source.reading_bytes + 200_000):
+            with opened(folder, budget=budget) as graph:
+                for table in graph.tables:
+                    assert table.nodes.tolist() == [row for row, _ in kept]
+                    assert table.times is not None
+                    assert table.times.tolist() == [key % 1000 for _, key in kept]
+                is_spilled = any((folder / "spill").rglob("keys-user-ids-*"))
+                assert is_spilled == (budget < 10**8)
+
     def test_an_empty_part_has_no_rows(self, folder: Path) -> None:
         (folder / "valid.csv").write_text("user_id,date,left\n")
         with opened(folder) as graph:
