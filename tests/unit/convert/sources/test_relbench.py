@@ -325,7 +325,7 @@ class TestTasks:
         ):
             opened(shop, task_tables="customer-chrn")
         with pytest.raises(
-            ConfigError, match=r"--task-tables is about relbench:DIR, and 'builtin:digits' has no tasks"
+            ConfigError, match=r"--task-tables chooses tasks of relbench:DIR, and 'builtin:digits' is no such"
         ):
             open_source("builtin:digits", SourceOptions(task_tables="churn"))
 
