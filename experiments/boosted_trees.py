@@ -45,7 +45,7 @@ SETTINGS: Final = {
 COLUMNS_PER_TREE: Final = 400
 MOST_TREES, PATIENCE = 500, 30
 STATS: Final = {"tolokers": ("mean", "std")}
-NETWORK: Final = "--hidden 128 --dropout 0.2 --lr 0.001 --batch-size 512 --epochs 60 --eval-every 5"
+NETWORK: Final = "--hidden 128 --dropout 0.2 --lr 0.003 --batch-size 512 --epochs 20 --eval-every 2"
 NETWORKS: Final = {"graphsage": "--fanout 15,10 --residual", "sign": "--batch-norm"}
 
 
