@@ -1,0 +1,1 @@
+"""Propagation: columns that sum up neighbours' rows over hops, made out of core."""

@@ -1,0 +1,468 @@
+"""The plan of a propagation: slabs, and what is held in memory, within a budget, with its predicted cost. Pure.
+
+A *slab* is a range of a type's input columns. Columns are independent, so a slab goes through all hops before the next
+one is read. A *pass* makes one state of one slab: it needs one table, a matrix (N, w) in memory. In a *held*
+propagation, one slab has all columns and the states are in memory too. Otherwise the states are on the SSD, between two
+passes, and the widest slab that fits is best, because every slab reads the edges once more in each pass.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gloader.core.dtypes import STORED_DTYPES
+from gloader.core.offsets import compact_bytes
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError
+from gloader.training.propagation.hop_pass import PassLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from gloader.dataset import Dataset
+    from gloader.training.propagation.chains import HopState, HopStep, HopTrees
+    from gloader.types import Relation
+
+FLOAT_BYTES: Final = 4
+# Memory of a file that is written, `array_writer.BUFFER_BYTES` twice, and of the buffer for what is read back.
+WRITER_BYTES: Final = 9 << 20
+RING_BYTES: Final = 4 << 20
+# Chunks of rows and pieces of edges are not faster if they are larger.
+_MAX_CHUNK_BYTES: Final = 4 << 20
+_MAX_PIECE_EDGES: Final = 1 << 19
+_MIN_PIECE_EDGES: Final = 1 << 14
+# Bytes of an edge in a piece: its id as it is read, twice while pages are copied, and its weight.
+_EDGE_BYTES: Final = 16
+# Memory of a topology whose edges are read page by page: its bounce memory, a round of pages of two arrays.
+_PAGED_BYTES: Final = 8 << 20
+# Bytes of a state's row in a deviation along "out": the mean and the sum of squares in float64, beside the result.
+_MOMENT_BYTES: Final = 16
+# Narrow slabs have widths of whole vectors; 8 float32 values are an AVX register, and half a cache line.
+_WIDTH_STEP: Final = 8
+# An extent of a slab in the file of cut rows: large reads are as fast as sequential ones.
+_EXTENT_BYTES: Final = 512 << 10
+
+# Rates of this project's machine (2 cores, 24 GB): one thread's gather of 16 M edges among 1 M nodes at 128 columns took
+# 0.7 s, and 0.12 s at 8 columns: a time for each edge, and one for each value.
+EDGE_S: Final = 4e-9
+VALUE_S: Final = 0.32e-9
+# Rates of an SSD of which no profile is known.
+READ_BYTES_PER_S: Final = 1.2e9
+WRITE_BYTES_PER_S: Final = 0.9e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeSizes:
+    """The sizes of one relation's edges."""
+
+    num_edges: int
+    source_bytes: int  # bytes of all edges' sources
+    weight_bytes: int  # bytes of all edges' weights; 0 without weights
+    offset_bytes: int  # bytes of the plain offsets in memory
+
+    @property
+    def edge_bytes(self) -> int:
+        """Bytes of all sources and weights."""
+        return self.source_bytes + self.weight_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphSizes:
+    """The sizes on which a plan depends."""
+
+    num_nodes: Mapping[str, int]
+    edges: Mapping[Relation, EdgeSizes]
+    input_bytes: Mapping[str, int]  # bytes of a type's input rows as they are read, by type
+
+    @classmethod
+    def of_dataset(cls, dataset: Dataset) -> GraphSizes:
+        """Return the sizes of a dataset whose features are the inputs."""
+        edges = {
+            relation: EdgeSizes(
+                num_edges=table.num_edges,
+                source_bytes=table.arrays["indices"].num_bytes,
+                weight_bytes=table.arrays["edge_weight"].num_bytes if table.has_weights else 0,
+                offset_bytes=table.arrays["indptr"].num_bytes,
+            )
+            for relation, table in dataset.edge_tables.items()
+        }
+        return cls(
+            num_nodes={name: nodes.num_nodes for name, nodes in dataset.node_tables.items()},
+            edges=edges,
+            input_bytes={name: nodes.feature_bytes for name, nodes in dataset.node_tables.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Rates of a machine."""
+
+    read_bytes_per_s: float = READ_BYTES_PER_S
+    write_bytes_per_s: float = WRITE_BYTES_PER_S
+    edge_s: float = EDGE_S  # seconds of a thread for an edge
+    value_s: float = VALUE_S  # seconds of a thread for one column of an edge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HopCost:
+    """Bytes and seconds, predicted or measured."""
+
+    rows_read: int = 0  # bytes of rows that are read
+    rows_written: int = 0
+    edges_read: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PropagationPlan:
+    """How the states are computed."""
+
+    trees: HopTrees
+    slabs: Mapping[str, tuple[slice, ...]]  # ranges of each root type's input columns
+    is_held: bool  # whether the states are in memory
+    topology_bytes: int  # memory for the edges: `open_hetero_topology`'s ``max_bytes``
+    limits: PassLimits
+    rows_per_cut: int  # rows of a chunk that is cut into slabs
+    held_bytes: int  # predicted peak of the memory
+    disk_bytes: int  # predicted peak of the work folder
+    cost: HopCost  # predicted
+
+    @property
+    def num_slabs(self) -> int:
+        """The slabs of all types."""
+        return sum(map(len, self.slabs.values()))
+
+
+def plan_propagation(
+    trees: HopTrees,
+    sizes: GraphSizes,
+    *,
+    budget_bytes: int,
+    num_kept: int | None = None,
+    dtype: str = "float32",
+    has_disk: bool = True,
+    widths: Mapping[str, int] | None = None,
+    threads: int = 0,
+    rates: Rates | None = None,
+) -> PropagationPlan:
+    """Return the fastest plan that keeps within the budget. Pure.
+
+    Parameters
+    ----------
+    trees : the states
+    sizes : the graph's sizes
+    budget_bytes : memory for everything
+    num_kept : rows of the result; None means all nodes of the target type
+    dtype : dtype of the result on the SSD: float32, float16 or bfloat16
+    has_disk : whether there is a work folder for states and results; without it, everything is in memory
+    widths : columns of a slab by type, from an earlier run that is continued; None chooses them
+    threads : computing threads; 0 means one for each core
+    rates : the machine's rates
+
+    Raises
+    ------
+    BudgetError
+        The budget is too small; the message has the least budget.
+    """
+    planner = _Planner(trees, sizes, num_kept, dtype, has_disk, threads, rates or Rates())
+    plans = list(planner.plans(budget_bytes, widths))
+    if not plans:
+        raise planner.too_small(budget_bytes, widths)
+    return min(plans, key=lambda plan: plan.cost.seconds)
+
+
+class _Planner:
+    """The sizes of one propagation, in different plans."""
+
+    def __init__(
+        self,
+        trees: HopTrees,
+        sizes: GraphSizes,
+        num_kept: int | None,
+        dtype: str,
+        has_disk: bool,
+        threads: int,
+        rates: Rates,
+    ) -> None:
+        self._trees = trees
+        self._sizes = sizes
+        self._keeps_all = num_kept is None
+        self._num_kept = sizes.num_nodes[trees.target] if num_kept is None else num_kept
+        self._item_bytes = STORED_DTYPES[dtype].stored.itemsize
+        self._has_disk = has_disk
+        self._threads = threads or len(os.sched_getaffinity(0))
+        self._rates = rates
+        # Whether an output's rows on the SSD are also the state from which later rows are computed.
+        self.shares_rows = self._keeps_all and dtype == "float32"
+
+    def plans(self, budget: int, widths: Mapping[str, int] | None) -> Iterator[PropagationPlan]:
+        """Yield every plan that fits."""
+        full = dict(self._trees.widths)
+        if widths is None or all(widths[name] >= full[name] for name in self._trees.roots):
+            plan = self._plan(full, is_held=True, holds_edges=True)
+            if plan.held_bytes <= budget:
+                yield plan
+        if not self._has_disk:
+            return
+        for holds_edges in (True, False):
+            chosen = widths or self._widest(budget, holds_edges=holds_edges)
+            if chosen is not None:
+                plan = self._plan(chosen, is_held=False, holds_edges=holds_edges)
+                if plan.held_bytes <= budget:
+                    yield plan
+
+    def too_small(self, budget: int, widths: Mapping[str, int] | None) -> BudgetError:
+        """Return the error for a budget without a plan."""
+        if self._has_disk:
+            narrow = widths or dict.fromkeys(self._trees.roots, 1)
+            least = self._plan(narrow, is_held=False, holds_edges=False).held_bytes
+            what = "the narrowest slab of columns needs"
+            if widths is not None:
+                what = "the begun propagation needs"
+        else:
+            least = self._plan(dict(self._trees.widths), is_held=True, holds_edges=True).held_bytes
+            what = "a propagation in memory needs"
+        return BudgetError(
+            f"{what} {format_bytes(least)} ({least} bytes) and the memory budget is {format_bytes(budget)}; raise it "
+            f"to --memory-budget {-(-least // 10**6)}MB or more",
+            short_bytes=least - budget,
+        )
+
+    def _widest(self, budget: int, *, holds_edges: bool) -> dict[str, int] | None:
+        """Return the widest slabs that fit, in whole vectors and evenly, or None if one column does not fit."""
+        widths = {}
+        for name in self._trees.roots:
+            full = self._trees.widths[name]
+            low, high = 0, full
+            while low < high:
+                width = (low + high + 1) // 2
+                fits = self._plan({name: width}, is_held=False, holds_edges=holds_edges).held_bytes <= budget
+                low, high = (width, high) if fits else (low, width - 1)
+            if not low:
+                return None
+            # Slabs of equal width, and no narrow rest.
+            even = -(-full // -(-full // low))
+            whole = -(-even // _WIDTH_STEP) * _WIDTH_STEP
+            widths[name] = whole if whole <= low else low // _WIDTH_STEP * _WIDTH_STEP or low
+        return widths
+
+    def _plan(self, widths: Mapping[str, int], *, is_held: bool, holds_edges: bool) -> PropagationPlan:
+        """Return the plan with these slabs, whatever it needs."""
+        trees, sizes = self._trees, self._sizes
+        slabs = {
+            name: tuple(
+                slice(start, min(start + width, trees.widths[name]))
+                for start in range(0, trees.widths[name], width)
+            )
+            for name, width in widths.items()
+        }
+        widest = max(widths.values())
+        limits = PassLimits(
+            rows=max(1, _MAX_CHUNK_BYTES // (FLOAT_BYTES * widest)),
+            edges=self._piece_edges(),
+            threads=self._threads,
+        )
+        topology_bytes = sum(each.edge_bytes + each.offset_bytes for each in sizes.edges.values())
+        fixed = topology_bytes if holds_edges else self._paged_bytes()
+        buffers = self._buffer_bytes(limits, widest)
+        tables = max(
+            self._peak(trees.roots[name], width) if is_held else self._table_bytes(trees.roots[name], width)
+            for name, width in widths.items()
+        )
+        cut = max(
+            (2 * _EXTENT_BYTES * len(ranges) for name, ranges in slabs.items() if len(ranges) > 1),
+            default=0,
+        )
+        result = 0 if self._has_disk else self._num_kept * trees.width * FLOAT_BYTES
+        joins = self._num_kept * trees.width * self._item_bytes // 512 if self._has_disk else 0
+        held = fixed + self._scale_bytes() + max(tables + buffers, cut + WRITER_BYTES) + result
+        return PropagationPlan(
+            trees=trees,
+            slabs=slabs,
+            is_held=is_held,
+            topology_bytes=topology_bytes if holds_edges else 0,
+            limits=limits,
+            rows_per_cut=max(1, _EXTENT_BYTES // (FLOAT_BYTES * widest)),
+            held_bytes=max(held, joins + buffers),
+            disk_bytes=self._disk_bytes(slabs, is_held=is_held) if self._has_disk else 0,
+            cost=self._cost(slabs, is_held=is_held, holds_edges=holds_edges),
+        )
+
+    def _piece_edges(self) -> int:
+        """Return the edges of a piece: about as many as the edges of a sixteenth of the nodes, within limits."""
+        most = max((each.num_edges for each in self._sizes.edges.values()), default=0)
+        return min(max(most // 16, _MIN_PIECE_EDGES), _MAX_PIECE_EDGES)
+
+    def _paged_bytes(self) -> int:
+        """Return the memory of edges that are read page by page: offsets and page checksums of all relations."""
+        total = 0
+        for relation, each in self._sizes.edges.items():
+            total += (
+                compact_bytes(self._sizes.num_nodes[relation[2]])
+                + each.edge_bytes // 512
+                + each.edge_bytes // 1024
+            )
+            total += _PAGED_BYTES + each.num_edges // 128
+        return total
+
+    def _buffer_bytes(self, limits: PassLimits, width: int) -> int:
+        """Return the memory of chunks, pieces and files."""
+        has_std = any(state.stat == "std" for state in self._states())
+        row_bytes = width * (FLOAT_BYTES + (2 * 8 if has_std else 0)) + 24
+        nodes = max(self._sizes.num_nodes.values())
+        chunks = (limits.chunks + 3) * min(limits.rows, nodes) * row_bytes
+        pieces = (limits.chunks + 3) * limits.edges * _EDGE_BYTES
+        files = 2 * WRITER_BYTES + 2 * RING_BYTES if self._has_disk else 0
+        return chunks + pieces + files + (8 * self._num_kept if not self._keeps_all else 0)
+
+    def _scale_bytes(self) -> int:
+        """Return the memory of the factors of all steps with means, and of one step's degrees in float64."""
+        nodes = [self._sizes.num_nodes[step.target] for step in self._mean_steps()]
+        return sum(FLOAT_BYTES * count for count in nodes) + 8 * max(nodes, default=0)
+
+    def _mean_steps(self) -> list[HopStep]:
+        """Return the different steps with means."""
+        return list(
+            dict.fromkeys(state.path[-1] for state in self._states() if state.path and state.stat == "mean")
+        )
+
+    def _states(self) -> Iterator[HopState]:
+        """Yield the states of all trees."""
+        for root in self._trees.roots.values():
+            yield from root.walk()
+
+    def _rows_bytes(self, state: HopState, width: int) -> int:
+        """Return the bytes of a state's rows."""
+        return self._sizes.num_nodes[state.node_type] * width * FLOAT_BYTES
+
+    def _receiver_bytes(self, state: HopState, width: int) -> int:
+        """Return the bytes of the table that a step along "out" fills, with what it needs beside it."""
+        nodes = self._sizes.num_nodes[state.node_type]
+        extra = {"mean": 0, "min": 1, "max": 1, "std": 8 + _MOMENT_BYTES * width}[state.stat]
+        return nodes * (FLOAT_BYTES * width + extra)
+
+    def _table_bytes(self, state: HopState, width: int) -> int:
+        """Return the bytes of the largest table below ``state``, if the states are on the SSD."""
+        most = 0
+        for each in state.nexts:
+            is_in = each.path[-1].direction == "in"
+            table = self._rows_bytes(state, width) if is_in else self._receiver_bytes(each, width)
+            most = max(most, table, self._table_bytes(each, width))
+        return most
+
+    def _peak(self, state: HopState, width: int) -> int:
+        """Return the peak bytes of a state's rows and of all that is computed from them in memory."""
+        own = most = self._rows_bytes(state, width)
+        order = in_order(state)
+        for each in order:
+            is_out = each.path[-1].direction == "out"
+            is_last = each is order[-1] and not self._stays(state)
+            is_copied = needs_scaling(each, self._trees) and not is_out and not is_last
+            made = self._rows_bytes(each, width) if each.nexts or is_out else 0
+            if is_out:
+                made = self._receiver_bytes(each, width)
+            most = max(most, own + (own if is_copied else 0) + made)
+            most = max(most, (0 if is_last else own) + self._peak(each, width))
+        return most
+
+    def _stays(self, state: HopState) -> bool:
+        """Return whether a state's rows are needed until the end of its tree: the input rows of ppr."""
+        return not state.path and self._trees.spec.norm == "ppr"
+
+    def _pieces_bytes(self, width: int) -> int:
+        """Return the bytes of an output's rows on the SSD."""
+        return self._num_kept * width * self._item_bytes
+
+    def _disk_bytes(self, slabs: Mapping[str, tuple[slice, ...]], *, is_held: bool) -> int:
+        """Return the peak bytes of the work folder: outputs, cut rows, and the states of the deepest chain."""
+        columns = sum(
+            self._trees.widths[name]
+            for name, root in self._trees.roots.items()
+            for state in root.walk()
+            if state.group and (state.path or not self._keeps_all)
+        )
+        total = self._pieces_bytes(1) * columns
+        for name, ranges in slabs.items():
+            if len(ranges) > 1:
+                total += self._sizes.num_nodes[name] * self._trees.widths[name] * FLOAT_BYTES
+        if not is_held:
+            widest = max(ranges[0].stop for ranges in slabs.values())
+            total += max(self._chain_bytes(self._trees.roots[name], widest) for name in slabs)
+        return total
+
+    def _chain_bytes(self, state: HopState, width: int) -> int:
+        """Return the bytes of the states on the SSD, below ``state``, that exist at a time."""
+        return max(
+            (
+                (0 if not each.nexts or (each.group and self.shares_rows) else self._rows_bytes(each, width))
+                + self._chain_bytes(each, width)
+                for each in state.nexts
+            ),
+            default=0,
+        )
+
+    def _cost(self, slabs: Mapping[str, tuple[slice, ...]], *, is_held: bool, holds_edges: bool) -> HopCost:
+        """Return the predicted bytes and seconds."""
+        sizes, rates, trees = self._sizes, self._rates, self._trees
+        rows_read = rows_written = edges_read = 0
+        seconds = 0.0
+        for step in self._mean_steps():
+            each = sizes.edges[step.relation]
+            if each.weight_bytes or step.direction == "out":
+                edges_read += 0 if holds_edges else each.edge_bytes
+                seconds += each.num_edges * EDGE_S
+        if holds_edges:
+            seconds += sum(each.edge_bytes for each in sizes.edges.values()) / rates.read_bytes_per_s
+        for name, ranges in slabs.items():
+            root, width = trees.roots[name], trees.widths[name]
+            matrix = sizes.num_nodes[name] * width * FLOAT_BYTES
+            is_cut = len(ranges) > 1
+            if is_held or is_cut or (root.group and not self._keeps_all):
+                rows_read += sizes.input_bytes[name]
+                seconds += sizes.input_bytes[name] / rates.read_bytes_per_s
+            if is_cut:
+                rows_written += matrix
+                seconds += matrix / rates.write_bytes_per_s
+            if root.group and not self._keeps_all:
+                rows_written += self._pieces_bytes(width)
+            for state in root.walk():
+                for each in state.nexts:
+                    edge = sizes.edges[each.path[-1].relation]
+                    read = written = 0
+                    if not is_held:
+                        source = (
+                            sizes.input_bytes[name]
+                            if not state.path and not is_cut
+                            else self._rows_bytes(state, width)
+                        )
+                        read += source
+                        if trees.spec.norm == "ppr" and each.stat == "mean":
+                            read += matrix if is_cut else sizes.input_bytes[name]
+                    if self._has_disk:
+                        if each.group:
+                            written += self._pieces_bytes(width)
+                        if not is_held and each.nexts and not (each.group and self.shares_rows):
+                            written += self._rows_bytes(each, width)
+                    edge_bytes = edge.edge_bytes if each.stat == "mean" else edge.source_bytes
+                    edge_bytes *= 0 if holds_edges else len(ranges)
+                    compute = edge.num_edges * (rates.edge_s * len(ranges) + rates.value_s * width)
+                    compute /= self._threads
+                    rows_read, rows_written = rows_read + read, rows_written + written
+                    edges_read += edge_bytes
+                    seconds += read / rates.read_bytes_per_s + max(
+                        compute,
+                        edge_bytes / rates.read_bytes_per_s + written / rates.write_bytes_per_s,
+                    )
+        return HopCost(rows_read=rows_read, rows_written=rows_written, edges_read=edges_read, seconds=seconds)
+
+
+def needs_scaling(state: HopState, trees: HopTrees) -> bool:
+    """Return whether a state is computed from rows times factors: the means of gcn and ppr. Pure."""
+    return state.stat == "mean" and trees.spec.norm != "mean"
+
+
+def in_order(state: HopState) -> list[HopState]:
+    """Return the states after ``state`` in the order of computation: means last, because they may change its rows."""
+    return sorted(state.nexts, key=lambda each: (each.stat == "mean", each.path[-1].direction == "in"))
