@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gloader.core.negatives import Binary, InBatch, Table, Uniform
     from gloader.dataset import Dataset
     from gloader.loader import HeteroLoader, LinkLoader, Loader
+    from gloader.training.propagation.propagate_dataset import propagate
 
 __all__ = [
     "Binary",
@@ -27,6 +28,7 @@ __all__ = [
     "__version__",
     "collective",
     "prepare",
+    "propagate",
 ]
 
 # The module that defines each public name.
@@ -41,6 +43,7 @@ _HOMES = {
     "LinkLoader": "gloader.loader",
     "Loader": "gloader.loader",
     "prepare": "gloader.convert.own_tables",
+    "propagate": "gloader.training.propagation.propagate_dataset",
 }
 
 

@@ -299,6 +299,10 @@ class OsIO:
         """Exchange two names atomically; ENOSYS or EINVAL if the file system cannot."""
         _renameat2(first, second, _RENAME_EXCHANGE)
 
+    def link(self, source: StrPath, target: StrPath) -> None:
+        """Give the file ``source`` the second name ``target``; raises `FileExistsError` if ``target`` exists."""
+        os.link(source, target)
+
     def unlink(self, path: StrPath) -> None:
         """Remove a file."""
         os.unlink(path)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from rich.progress import Progress
 
-from gloader.cli.prediction_table import import_writers, is_prediction_table, write_by_key, write_table
+from gloader.cli.prediction_table import write_by_key
 from gloader.cli.ranks import RankLaunch, joined_ranks, screen_of
 from gloader.cli.run_view import memory_text
 from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, PacedLines, Screen
@@ -97,6 +97,7 @@ def infer(  # noqa: PLR0913 - each a flag
     objects
         Settings for the mirror of a dataset at a URL.
     """
+    from gloader.dataset.table_file import import_writers, is_table_file
     from gloader.ssd_store.spill.claim import remove_dead_spills
     from gloader.ssd_store.write.atomic_file import require_file_target
 
@@ -105,7 +106,7 @@ def infer(  # noqa: PLR0913 - each a flag
     require_file_target(out)
     remove_dead_spills()
     table, pair_ids = _read_pairs(pairs)
-    if is_prediction_table(out) and pair_ids is not None:
+    if is_table_file(out) and pair_ids is not None:
         raise ConfigError(
             f"--out {out}: a table of scores needs --pairs as a table, .csv or .parquet; for an array write a .npy file"
         )
@@ -119,7 +120,7 @@ def infer(  # noqa: PLR0913 - each a flag
         from gloader.plan.available import default_budget_bytes
 
         # Libraries are imported before this call, so that later measurements leave out their memory. It imports torch.
-        if is_prediction_table(out):
+        if is_table_file(out):
             import_writers()
         bare_bytes()
         from gloader.training.checkpoint.save import load_checkpoint
@@ -187,6 +188,7 @@ class _Inference:
         peak: "PeakMemory",
     ) -> None:
         """Compute the prediction, write it, and report the file."""
+        from gloader.dataset.table_file import is_table_file, write_table
         from gloader.observe.peak_memory import peak_rss_bytes
         from gloader.training.model_spec import LinkSpec
         from gloader.training.predict import embed, embedded_type, predictions, score_pairs
@@ -222,14 +224,14 @@ class _Inference:
             if pairs is not None:
                 scores = score_pairs(opened, loaded, pairs, **settings)
                 num_nodes, content = len(scores), "scores"
-                if is_prediction_table(out) and self.pair_table is not None:
+                if is_table_file(out) and self.pair_table is not None:
                     write_table(out, self.pair_table.scored(scores))
                 else:
                     save_predictions(out, scores)
             elif layer is None and not is_of_links:
                 with predictions(opened, loaded, probabilities=self.probabilities, **settings) as made:
                     content, num_nodes = made.content, made.num_nodes
-                    if is_prediction_table(out):
+                    if is_table_file(out):
                         classes = opened.label_names if content == "classes" else None
                         write_by_key(out, opened.labelled, made.chunks, made.names, class_names=classes)
                     else:
@@ -239,7 +241,7 @@ class _Inference:
                 content = "embeddings" if layer is None else f"rows of layer {layer}"
                 with embed(opened, loaded, layer=layer, node_type=chosen, **settings) as embeddings:
                     num_nodes = embeddings.num_nodes
-                    if is_prediction_table(out):
+                    if is_table_file(out):
                         columns = [f"embedding_{number}" for number in range(embeddings.width)]
                         write_by_key(out, opened.node_tables[chosen], embeddings.chunks, columns)
                     else:

@@ -35,8 +35,10 @@ _OWN_LINES = frozenset(
         "links",
         "receipt",
         "encoders",  # the receipt has a line on the columns, and --json has all
+        "hops",
     }
 )
+_MOST_GROUPS = 12  # groups of hop columns on the screen; --json has all
 _MOST_NAMES = 8  # names of classes or label columns on the screen; --json has all
 
 
@@ -157,6 +159,7 @@ def _describe(dataset: "Dataset") -> dict[str, str]:
         "path": dataset.location,
         **rows,
         **{f"links {name}": text for name, text in links.items()},
+        **_hops(dataset.metadata.get("hops")),
         "fingerprint": dataset.fingerprint,
         **{name.replace("_", " "): text for name, text in _notes(dataset.metadata)},
     }
@@ -255,6 +258,25 @@ def _links(table: "LinkTable", of_relation: str) -> str:
     return ", ".join([*parts, format_bytes(table.num_bytes + table.negative_bytes)])
 
 
+def _hops(hops: object) -> dict[str, str]:
+    """Return the lines about hop columns. There are none if the features are other columns."""
+    try:
+        groups = [f"{name} {stop - start:,}" for name, start, stop in hops["columns"]]  # type: ignore[index]
+        made = {name: hops[name] for name in ("hops", "norm", "directions", "stats", "nodes", "source")}  # type: ignore[index]
+    except (KeyError, TypeError, ValueError):  # another program's entry
+        return {}
+    more = ", ..." if len(groups) > _MOST_GROUPS else ""
+    return {
+        "hop columns": ", ".join(groups[:_MOST_GROUPS]) + more,
+        "made by": ", ".join(f"{name} {_plain(value)}" for name, value in made.items()),
+    }
+
+
+def _plain(value: object) -> str:
+    """Return a note as text."""
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def _notes(metadata: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield the preparation's notes as name and text, without switches that are off."""
     for name, value in metadata.items():
@@ -263,11 +285,4 @@ def _notes(metadata: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping):
             yield from _notes(value)
         elif value is not False and value != []:
-            yield (
-                name,
-                "yes"
-                if value is True
-                else ", ".join(map(str, value))
-                if isinstance(value, list)
-                else str(value),
-            )
+            yield name, "yes" if value is True else _plain(value)

@@ -23,6 +23,7 @@ from gloader.cli import (
     migrate,
     plan,
     prepare,
+    propagate,
     train,
     verify,
 )
@@ -66,7 +67,7 @@ def build_app() -> App:
     app.command(prepare.prepare)
     # `apply_recipe` adds the flags from a recipe: a YAML file with flags, given by ``--config``.
     app.command(train.train, config=apply_recipe)
-    for command in (infer.infer, info.info, inspect.inspect, analyze.analyze):
+    for command in (propagate.propagate, infer.infer, info.info, inspect.inspect, analyze.analyze):
         app.command(command)
     app.command(autotune.autotune, config=apply_recipe)
     for other in (plan.plan, fit.fit, verify.verify, doctor.doctor, report_command.report, migrate.migrate):

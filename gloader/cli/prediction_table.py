@@ -6,9 +6,7 @@ source. Nodes without keys are identified by their ids in the source. Rows are i
 
 from __future__ import annotations
 
-from io import BytesIO
-from itertools import chain, islice
-from typing import IO, TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from gloader.core.ids import node_at_id
 from gloader.errors import ConfigError
@@ -23,19 +21,7 @@ if TYPE_CHECKING:
     from gloader.dataset.tables import NodeTable
     from gloader.ssd_store.os_io import OsIO
 
-TABLE_SUFFIXES: Final = frozenset({".csv", ".parquet"})
 _ROWS: Final = 1 << 14  # rows per block. A block's keys are texts in memory, of about 100 bytes each
-
-
-def is_prediction_table(out: Path) -> bool:
-    """True if a file's name asks for a table instead of an array. Pure."""
-    return out.suffix.lower() in TABLE_SUFFIXES
-
-
-def import_writers() -> None:
-    """Import the libraries that write tables, 40 MB."""
-    import pyarrow.csv
-    import pyarrow.parquet  # noqa: F401 - only loaded
 
 
 def write_by_key(
@@ -68,36 +54,17 @@ def write_by_key(
     StoreExistsError, StoreWriteError
         See `write_chunks_atomically`.
     """
+    # These imports are late, because the datasets load numba.
+    from gloader.dataset.table_file import write_table
+    from gloader.ssd_store.os_io import REAL_OS
+
     first = "key" if table.has_keys else "id"
     all_names = [first, *names, *(["name"] if class_names else [])]
     if len(set(all_names)) < len(all_names):
         raise ConfigError(
             f"two columns of {out} would have one name: {', '.join(all_names)}; write a .npy file"
         )
-    write_table(out, _batches(table, chunks, all_names, class_names), os_io=os_io)
-
-
-def write_table(out: Path, batches: Iterator[pa.RecordBatch], *, os_io: OsIO | None = None) -> None:
-    """Write ``batches`` as a .csv or .parquet file, which is complete or absent.
-
-    Raises
-    ------
-    ConfigError
-        The file has another suffix.
-    StoreExistsError, StoreWriteError
-        See `write_chunks_atomically`.
-    """
-    from gloader.ssd_store.os_io import REAL_OS, write_errors
-    from gloader.ssd_store.write.atomic_file import make_output_folder, write_chunks_atomically
-
-    if not is_prediction_table(out):
-        raise ConfigError(f"{out} is no .csv and no .parquet file")
-    # The first rows are computed before a file is made: a computation that does not fit in memory fails with these.
-    ready = list(islice(batches, 1))
-    pieces_of = _csv_pieces if out.suffix.lower() == ".csv" else _parquet_pieces
-    make_output_folder(out.parent, os_io=os_io or REAL_OS)
-    with write_errors(out, "writing", os_io=os_io or REAL_OS):
-        write_chunks_atomically(out, pieces_of(chain(ready, batches)), os_io=os_io or REAL_OS)
+    write_table(out, _batches(table, chunks, all_names, class_names), os_io=os_io or REAL_OS)
 
 
 def _batches(
@@ -120,58 +87,3 @@ def _batches(
             if class_names:
                 arrays.append(pa.array(np.asarray(class_names, object)[columns[1]], pa.string()))
             yield pa.RecordBatch.from_arrays(arrays, names=list(names))
-
-
-class _Sink:
-    """A file in memory that pyarrow writes to, emptied piece by piece."""
-
-    def __init__(self) -> None:
-        self._buffer = BytesIO()
-        self._done = 0  # bytes that were taken
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        """Append bytes."""
-        return self._buffer.write(data)
-
-    def tell(self) -> int:
-        """Return the number of all bytes so far."""
-        return self._done + self._buffer.tell()
-
-    def flush(self) -> None:
-        """Do nothing: the bytes are in memory."""
-
-    def close(self) -> None:
-        """Do nothing: the last bytes are taken after this call."""
-
-    def take(self) -> memoryview:
-        """Return the bytes since the last call."""
-        taken = self._buffer.getbuffer()
-        self._done += len(taken)
-        self._buffer = BytesIO()
-        return taken
-
-
-def _csv_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[memoryview]:
-    """Yield the bytes of a text file with a header."""
-    from pyarrow import csv
-
-    header = True
-    for batch in batches:
-        sink = BytesIO()
-        csv.write_csv(batch, sink, csv.WriteOptions(include_header=header, quoting_style="needed"))
-        header = False
-        yield sink.getbuffer()
-
-
-def _parquet_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[memoryview]:
-    """Yield the bytes of a Parquet file with a row group for each block."""
-    import pyarrow.parquet as pq
-
-    first = next(batches)
-    sink = _Sink()
-    with pq.ParquetWriter(cast("IO[bytes]", sink), first.schema) as writer:
-        for batch in chain([first], batches):
-            writer.write_batch(batch)
-            yield sink.take()
-    yield sink.take()

@@ -370,6 +370,11 @@ class Dataset:
         return self._manifest.arrays
 
     @property
+    def required_features(self) -> tuple[str, ...]:
+        """The format features that a version of gloader must know to read the dataset."""
+        return self._manifest.required_features
+
+    @property
     def name(self) -> str:
         """A short display name."""
         return str(self.metadata.get("name", Path(self.location).name))

@@ -263,6 +263,11 @@ class NodeTable:
         return f"NodeTable({self.name!r}, num_nodes={self.num_nodes}, feature_dim={self.feature_dim})"
 
     @property
+    def arrays(self) -> Mapping[str, ArrayRecord]:
+        """The array records, by plain name."""
+        return self._arrays.records
+
+    @property
     def has_features(self) -> bool:
         """True if the nodes have feature rows."""
         return "features" in self._arrays.records
@@ -402,6 +407,12 @@ class NodeTable:
         All other members use the stored node ids.
         """
         return self._arrays.load("original_ids") if "original_ids" in self._arrays.records else None
+
+    def original_ids_of(self, nodes: IdArray) -> IdArray:
+        """Return the ids (n,) int64 that ``nodes`` (n,) had before the preparation. Raises as `labels_of`."""
+        if "original_ids" not in self._arrays.records:
+            return nodes
+        return self._arrays.load_at("original_ids", nodes)
 
     def in_original_order(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return ``values`` (N, ...), one per stored node, in the order of original ids.

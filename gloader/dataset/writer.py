@@ -38,7 +38,7 @@ from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from gloader.core.ids import RangePart
     from gloader.core.keys import KeyKind
     from gloader.dataset.schema import DatasetSchema
+    from gloader.ssd_store.format.manifest import ArrayRecord
     from gloader.ssd_store.write.array_writer import ArrayWriter
     from gloader.ssd_store.write.feature_column import FeatureColumnWriter
     from gloader.types import IdArray, Relation
@@ -408,6 +409,7 @@ class DatasetWriter:
             for relation in schema.relations
         }
         self._links: dict[str, LinkTableWriter] = {}
+        self._copied: set[str] = set()  # names of arrays from other datasets
 
     def __enter__(self) -> Self:
         self._directory.__enter__()
@@ -528,6 +530,30 @@ class DatasetWriter:
         """Write the three splits, each with (n,) node ids; see `NodeTableWriter.splits`."""
         self.nodes().splits(train=train, valid=valid, test=test)
 
+    def copied(
+        self,
+        arrays: Mapping[str, ArrayRecord],
+        root: Path,
+        *,
+        required_features: Iterable[str],
+        source_io: OsIO = REAL_OS,
+    ) -> None:
+        """Take over arrays of another dataset; see `NewDirectory.copied`.
+
+        Parameters
+        ----------
+        arrays : the other dataset's array records, by the arrays' names here
+        root : the other dataset's directory
+        required_features : the format features that these arrays need
+        source_io : system calls for reading the other dataset
+        """
+        # The record lists format features in the order of these calls.
+        for feature in required_features:
+            self._directory.require(feature)
+        for name, record in arrays.items():
+            self._directory.copied(name, record, root, source_io=source_io)
+            self._copied.add(name)
+
     def annotate(self, **metadata: Any) -> None:
         """Add JSON values to the commit record."""
         self._metadata.update(metadata)
@@ -546,7 +572,7 @@ class DatasetWriter:
 
     def _require_arrays(self) -> None:
         """Raise ShapeError if a homogeneous dataset lacks an array."""
-        written = self._types[NODE].paths.keys() | self._relations[EDGE].paths.keys()
+        written = self._types[NODE].paths.keys() | self._relations[EDGE].paths.keys() | self._copied
         missing = [name for name in REQUIRED_ARRAYS if name not in written]
         if missing:
             raise ShapeError(

@@ -251,6 +251,12 @@ class CrashRecorder(OsIO):
         super().exchange(first, second)
         self._change((*self._locate(first), nodes[1]), (*self._locate(second), nodes[0]))
 
+    def link(self, source: StrPath, target: StrPath) -> None:
+        """See `OsIO.link`."""
+        node = self._node(source)
+        super().link(source, target)
+        self._change((*self._locate(target), node))
+
     def unlink(self, path: StrPath) -> None:
         """See `OsIO.unlink`."""
         super().unlink(path)

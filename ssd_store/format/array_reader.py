@@ -62,9 +62,9 @@ def load_array(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) 
 
 
 def array_pieces(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) -> Iterator[NDArray[Any]]:
-    """Yield a one-dimensional array in order, some MB per piece, each piece verified.
+    """Yield an array's rows in order, some MB per piece, each piece verified.
 
-    The next piece overwrites the previous piece's memory.
+    The next piece may overwrite the previous piece's memory.
 
     Parameters
     ----------
@@ -78,12 +78,17 @@ def array_pieces(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS
     """
     path, dtype = Path(root) / record.file, stored_dtype(record.dtype)
     checksums = load_page_checksums(root, record, os_io=os_io)
-    remaining = record.shape[0]
+    remaining = record.num_bytes
+    begun = np.empty(0, np.uint8)  # the first bytes of a row that the next step completes
     with open_array(path, os_io=os_io) as fd:
         for step in read_pages(fd, path, record, checksums=checksums, os_io=os_io):
-            elements = step.view(dtype)[:remaining]
-            remaining -= len(elements)
-            yield elements
+            data = step[:remaining]
+            remaining -= data.size
+            if begun.size:
+                data = np.concatenate([begun, data])
+            whole = data.size // record.row_bytes * record.row_bytes
+            begun = data[whole:].copy()
+            yield data[:whole].view(dtype).reshape(-1, *record.shape[1:])
 
 
 def as_stored(data: NDArray[np.uint8], record: ArrayRecord) -> NDArray[np.generic]:

@@ -34,26 +34,28 @@ _LOCKS: Final = Path("/proc/locks")  # the system's list of locks
 
 
 class LockedFolder:
-    """An empty folder for only this process, from `acquire` until `release` or `remove`.
+    """A folder for only this process, from `acquire` until `release` or `remove`.
 
     The lock is on the folder itself, so it leaves no file behind, ends with the process, and moves with the folder at a
-    rename. A dead process's files in the folder are removed.
+    rename.
 
     Parameters
     ----------
     path : the folder, in an existing folder
+    mode : the permissions of a new folder
     os_io : the system calls
     """
 
-    __slots__ = ("_fd", "_os_io", "path")
+    __slots__ = ("_fd", "_mode", "_os_io", "path")
 
-    def __init__(self, path: Path, *, os_io: OsIO = REAL_OS) -> None:
+    def __init__(self, path: Path, *, mode: int = 0o777, os_io: OsIO = REAL_OS) -> None:
         self.path = path
+        self._mode = mode
         self._os_io = os_io
         self._fd = -1
 
-    def acquire(self) -> None:
-        """Create the folder, or take over a dead process's folder.
+    def acquire(self, *, is_kept: bool = False) -> None:
+        """Create the folder, or take over a dead process's folder. Its files are removed, unless ``is_kept``.
 
         Raises
         ------
@@ -67,7 +69,8 @@ class LockedFolder:
             with uninterrupted():
                 self._acquire()
             # Interrupts are allowed here, because removing a dead process's files may take long.
-            empty_folder(self.path, os_io=self._os_io)
+            if not is_kept:
+                empty_folder(self.path, os_io=self._os_io)
         except BaseException:
             self.remove()
             raise
@@ -105,7 +108,7 @@ class LockedFolder:
 
     def _try_acquire(self) -> bool:
         """Lock the folder. Return False if it was renamed or removed meanwhile."""
-        is_created = _make_folder(self.path, self._os_io)
+        is_created = _make_folder(self.path, self._mode, self._os_io)
         try:
             fd = lock_folder(self.path, os_io=self._os_io)
             try:
@@ -187,10 +190,10 @@ def remove_tree(path: Path, *, os_io: OsIO = REAL_OS) -> None:
         os_io.rmtree(path)
 
 
-def _make_folder(path: Path, os_io: OsIO) -> bool:
+def _make_folder(path: Path, mode: int, os_io: OsIO) -> bool:
     """Create a folder. Return False if it exists already."""
     try:
-        os_io.mkdir(path)
+        os_io.mkdir(path, mode)
     except FileExistsError:
         return False
     return True

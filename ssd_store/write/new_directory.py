@@ -12,6 +12,8 @@ import errno
 import logging
 import os
 import stat
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -19,6 +21,8 @@ from gloader.core.dtypes import SCALE_SUFFIX, feature_dtype
 from gloader.core.ids import HeldRows, RowRanges, copy_bounds
 from gloader.core.version import __version__
 from gloader.errors import FormatError, ShapeError, StoreExistsError, StoreWriteError
+from gloader.ssd_store.format.array_reader import array_pieces
+from gloader.ssd_store.format.checksum import FORMAT_VERSION
 from gloader.ssd_store.format.manifest import (
     ALLOWED,
     FOLDERS_FEATURE,
@@ -59,6 +63,8 @@ if TYPE_CHECKING:
 
 
 _LOG = logging.getLogger(__name__)
+# Errors of a second name for a file: another disk, too many names, another owner, or a file system without such names.
+_NO_LINKS = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP})
 # Errors of a rename whose target exists.
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR})
 
@@ -226,7 +232,7 @@ class NewDirectory:
         name = f".{self._target.name}{_SUFFIX}"
         self._folder = LockedFolder(self._target.with_name(name), os_io=os_io)
         self._writers: dict[str, ArrayWriter] = {}  # by array name
-        self._records: dict[str, ArrayRecord] = {}  # of completed arrays, by name
+        self._records: dict[str, ArrayRecord] = {}  # of completed arrays and of taken ones, by name
         self._required_features: list[str] = []
         self._subfolders: set[Path] = set()  # folders of types, relations and link tables
         self._scratch: Path | None = None  # the folder for temporary files
@@ -293,7 +299,7 @@ class NewDirectory:
             raise FormatError(f"array name {name!r}: use {ALLOWED}")
         if not shape:
             raise ShapeError(f"array {name!r} needs at least one dimension")
-        if name in self._writers:
+        if name in self._writers or name in self._records:
             raise ShapeError(f"array {name!r} was started already; each array is written once")
         needed = disk_bytes(dtype, shape, held) + self._unwritten_bytes()
         with write_errors(self._folder.path, "checking the free space", os_io=self._os_io):
@@ -345,6 +351,53 @@ class NewDirectory:
         scales = self.array(name + SCALE_SUFFIX, dtype="float32", shape=(num_rows,))
         self._required_features.append(INT8_FEATURE)
         return FeatureColumnWriter(rows, scales, check_finite=check_finite)
+
+    def copied(self, name: str, record: ArrayRecord, root: Path, *, source_io: OsIO = REAL_OS) -> None:
+        """Take over an array of another committed directory.
+
+        Its files get a second name, which takes no disk space. Where the system refuses that, for example on another
+        disk, they are read, verified and written.
+
+        Parameters
+        ----------
+        name : the array's name here, which is new
+        record : the array's entry in the other directory's commit record
+        root : the other directory
+        source_io : system calls for reading the other directory
+
+        Raises
+        ------
+        FormatError, ShapeError, StoreWriteError
+            See `array`.
+        ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError
+            The bytes differ from the written bytes, or cannot be read.
+        """
+        # A mirror of a URL has holes, and an array of an earlier version has no checksums, or others.
+        is_same = record.pages_file is not None and record.version == FORMAT_VERSION and source_io.is_whole
+        if is_same and self._linked(name, record, root):
+            return
+        with self.array(name, dtype=record.dtype, shape=record.shape) as writer:
+            for rows in array_pieces(root, record, os_io=source_io):
+                writer.append(rows)
+
+    def _linked(self, name: str, record: ArrayRecord, root: Path) -> bool:
+        """Give the files of an array a second name in this directory. Return False if the system refuses."""
+        if is_in_folder(name):
+            self._make_subfolder((self._folder.path / name).parent)
+        given = {f"{name}.npy": record.file, f"{name}.pages": str(record.pages_file)}
+        try:
+            for new, old in given.items():
+                self._os_io.link(root / old, self._folder.path / new)
+        except OSError as error:
+            with write_errors(self._folder.path / name, "taking over an array", os_io=self._os_io):
+                if error.errno not in _NO_LINKS:
+                    raise
+                with suppress(FileNotFoundError):
+                    self._os_io.unlink(self._folder.path / f"{name}.npy")
+            return False
+        self._os_io.kill_point("new_directory.after_link")
+        self._records[name] = replace(record, name=name, file=f"{name}.npy", pages_file=f"{name}.pages")
+        return True
 
     def require(self, feature: str) -> None:
         """Record a feature from `KNOWN_FEATURES`, which a build must support to read the directory."""

@@ -13,7 +13,8 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
-from gloader.cli.prediction_table import is_prediction_table, write_by_key
+from gloader.cli.prediction_table import write_by_key
+from gloader.dataset.table_file import is_table_file
 from gloader.errors import ConfigError, StoreWriteError
 from gloader.testing.faults import FaultyOS
 
@@ -76,8 +77,8 @@ def test_classes_have_their_names_and_nodes_without_keys_their_ids(tmp_path: Pat
 
 
 def test_only_two_suffixes_are_tables(tmp_path: Path) -> None:
-    assert not is_prediction_table(tmp_path / "p.npy")
-    assert is_prediction_table(tmp_path / "p.CSV")
+    assert not is_table_file(tmp_path / "p.npy")
+    assert is_table_file(tmp_path / "p.CSV")
     with pytest.raises(ConfigError, match=r"p\.npy is no \.csv and no \.parquet file"):
         write_by_key(tmp_path / "p.npy", nodes(), chunks(np.arange(N)), ["class"])
 

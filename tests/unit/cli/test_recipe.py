@@ -197,7 +197,7 @@ def test_mistakes_on_the_command_line(
         ),
         (["explain"], "explain is no command, but a flag: gloader train --explain"),
         (["trane"], 'there is no command "trane". Did you mean train? Commands: analyze, autotune, bench, '),
-        (["frobnicate"], "plan, prepare, report, train, verify"),
+        (["frobnicate"], "plan, prepare, propagate, report, train, verify"),
         (["doctor", "--disk", "x"], "Unknown option: --disk. gloader doctor takes --path, --network, --json"),
     ],
 )
