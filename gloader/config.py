@@ -54,8 +54,9 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import StrPath
 
 # The allowed values of settings. The field with each type explains the values.
-ModelName = Literal["graphsage", "gcn", "gat", "gine", "mlp", "rsage", "rgcn", "rgat"]
+ModelName = Literal["graphsage", "gcn", "gat", "gine", "mlp", "rsage", "rgcn", "rgat", "sign", "sgc"]
 HETERO_MODELS: Final = ("rsage", "rgcn", "rgat")  # models for graphs with several node types
+HOP_MODELS: Final = ("sign", "sgc")  # models for the datasets that `gloader propagate` makes
 Layout = Literal["layered", "merged"]
 Features = Literal["auto", "ram", "ssd"]
 TopologyHome = Literal["auto", "ram", "sweep", "direct"]
@@ -91,7 +92,7 @@ class ModelConfig:
 
     name: Annotated[ModelName, Parameter(name="model"), FIRST] = "graphsage"
     """The network. gat and gine use edge features; mlp ignores edges. Graphs with several node types take rsage, rgcn
-    or rgat."""
+    or rgat. sign and sgc take what `gloader propagate` makes."""
     hidden: Annotated[Count, FIRST] = 256
     """Width of the hidden layers."""
     dropout: Share = 0.5
@@ -167,6 +168,9 @@ class SamplingSettings:
     seed_blocks: Count = 1
     """Neighbouring training nodes that stay together in a batch. A larger number reads fewer rows and makes batches
     less random."""
+    seed_window: Count = 1
+    """Steps whose training nodes are shuffled together, if seed blocks are larger than 1. Then the rows of a window are
+    a few ranges of node ids, which are read at once, and a batch is a random choice of them."""
     sampler: str = "neighbor"
     """neighbor, weighted, labor, ladies or fastgcn; options may follow, as in labor:iterations=1."""
     layout: Layout = "layered"
@@ -458,6 +462,7 @@ class LoaderSettings:
         for name, value, least in (
             ("batch_size", self.sampling.batch_size, 1),
             ("seed_blocks", self.sampling.seed_blocks, 1),
+            ("seed_window", self.sampling.seed_window, 1),
             ("threads", self.stages.threads, 1),
             ("superbatch", self.memory.superbatch, 1),
             ("buffers", self.memory.buffers, 1),
@@ -525,6 +530,7 @@ class OptionalKeywords(TypedDict, total=False):
     drop_last: bool
     seed: int
     seed_blocks: int
+    seed_window: int
     sampler: str
     layout: Layout
     edge_features: EdgeFeatures

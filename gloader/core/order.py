@@ -118,6 +118,25 @@ def block_permutation(num_items: int, block: int, *, seed: int, epoch: int) -> I
     return ordered
 
 
+def shuffled_windows(ordered: IdArray, window: int, *, seed: int, epoch: int) -> IdArray:
+    """Return ``ordered`` (n,) with the entries of each window permuted; windows follow each other from the start. Pure.
+
+    Parameters
+    ----------
+    ordered : (n,) entries, such as the result of `block_permutation`
+    window : number of entries of a window; the last one may be shorter
+    seed, epoch : see `epoch_permutation`
+    """
+    # The key differs from those of the blocks' order and of their cut.
+    key = mix_int((_epoch_key(seed, epoch) + 2 * int(GOLDEN)) % 2**64)
+    shuffled = np.empty_like(ordered)
+    for number, start in enumerate(range(0, len(ordered), window)):
+        part = ordered[start : start + window]
+        permutation = epoch_permutation(len(part), seed=key + number, epoch=epoch)
+        np.take(part, permutation, out=shuffled[start : start + window])
+    return shuffled
+
+
 def _check_seeds(seeds: IdArray, num_nodes: int, *, may_repeat: bool) -> None:
     """Raise SeedError with up to five seeds that are no node ids, or that repeat although repeats are not allowed."""
     if len(wrong := outside(seeds, num_nodes)):
@@ -240,6 +259,10 @@ class EpochOrder:
     overlap if nodes with neighbouring ids are neighbours in the graph (``gloader prepare --order community``). Then
     fewer rows are read. Without ``shuffle``, the seeds keep their order and b changes nothing.
 
+    With a ``seed_window`` W > 1 as well, the blocks of W steps form a window, and the seeds of a window are shuffled
+    together. So a batch is a random choice from a window, and the seeds of a window are few ranges of node ids, whose
+    rows a disk reads at its sequential rate.
+
     If seeds may repeat or are drawn, a batch has each node once, at the position of its first draw.
     """
 
@@ -252,6 +275,7 @@ class EpochOrder:
     rank: int = 0  # this process's rank
     world_size: int = 1  # W, the number of ranks
     seed_blocks: int = 1  # b; 1 permutes single seeds
+    seed_window: int = 1  # W, the steps whose seeds are shuffled together; 1 keeps the order within blocks
     # (n,) int64 seconds, each seed's time. None samples edges of all times.
     times: IdArray | None = None
     may_repeat: bool = False  # True if ``seeds`` may contain a node more than once
@@ -266,10 +290,13 @@ class EpochOrder:
 
     def __post_init__(self) -> None:
         self.cut.check(noun="seeds")
-        if not 1 <= self.seed_blocks <= self.global_batch_size:
+        if self.seed_window < 1:
+            raise ConfigError(f"seed_window is {self.seed_window}; it must be at least 1")
+        most = self.seed_window * self.global_batch_size
+        if not 1 <= self.seed_blocks <= most:
+            steps = "per step" if self.seed_window == 1 else f"in the {self.seed_window} steps of a window"
             raise ConfigError(
-                f"seed_blocks is {self.seed_blocks}; it must be in 1..{self.global_batch_size}, the seeds that all "
-                "ranks take per step"
+                f"seed_blocks is {self.seed_blocks}; it must be in 1..{most}, the seeds that all ranks take {steps}"
             )
         if self.draws is not None:
             self.draws.check(len(self.seeds))
@@ -356,7 +383,11 @@ class EpochOrder:
             return np.arange(num_seeds, dtype=np.int64)
         if self._by_id is None:
             return epoch_permutation(num_seeds, seed=self.seed, epoch=epoch)
-        return self._by_id[block_permutation(num_seeds, self.seed_blocks, seed=self.seed, epoch=epoch)]
+        blocks = block_permutation(num_seeds, self.seed_blocks, seed=self.seed, epoch=epoch)
+        if self.seed_window > 1:
+            window = self.seed_window * self.global_batch_size
+            blocks = shuffled_windows(blocks, window, seed=self.seed, epoch=epoch)
+        return self._by_id[blocks]
 
     def epoch_seeds(self, epoch: int) -> IdArray:
         """Return the seeds in the order of ``epoch``. Pure."""
@@ -402,16 +433,16 @@ class RowOrder:
     expand: Callable[[BatchId, IdArray], AnySeeds] | None = None
     expand_bytes: int = 0  # peak memory of one call of ``expand``, in bytes
     seed_blocks: int = 1  # as in `EpochOrder`, but only 1 is allowed
+    seed_window: int = 1  # as in `EpochOrder`, but only 1 is allowed
     _held: HeldEpochs = field(
         init=False, repr=False, compare=False, default_factory=lambda: HeldEpochs(EPOCHS_HELD)
     )
 
     def __post_init__(self) -> None:
         """Raise ConfigError or SeedError if a setting is invalid or an epoch has no batch."""
-        if self.seed_blocks != 1:
-            raise ConfigError(
-                f"seed_blocks is {self.seed_blocks}; rows of a table have no neighbours: it must be 1"
-            )
+        for name in ("seed_blocks", "seed_window"):
+            if (value := getattr(self, name)) != 1:
+                raise ConfigError(f"{name} is {value}; rows of a table have no neighbours: it must be 1")
         self.cut.check(noun="edges")
 
     @property

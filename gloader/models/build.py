@@ -13,13 +13,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gloader.config import HETERO_MODELS
+from gloader.config import HETERO_MODELS, HOP_MODELS
 from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 from gloader.models.conv import Layer
 from gloader.models.gat import GatConv, RelationAttention
 from gloader.models.gcn import GcnConv
 from gloader.models.gine import GineConv
+from gloader.models.hop_columns import HopConv, SgcRows, SignRows, last_hop
 from gloader.models.mlp import DenseConv
 from gloader.models.network import GraphNetwork
 from gloader.models.residual import ResidualConv
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from gloader.config import ModelConfig
     from gloader.models.conv import Conv
+    from gloader.models.hop_columns import ColumnGroup
     from gloader.models.schema import CodeColumn
     from gloader.types import Relation
 
@@ -45,6 +47,7 @@ class _Shape(NamedTuple):
     is_last: bool  # whether it is in the last layer
     edge_dim: int  # width of the edge features; 0 without edge features
     add_self_loops: bool  # whether a node also reads its own row
+    groups: tuple[ColumnGroup, ...]  # the groups of hop columns that a model of `HOP_MODELS` reads
 
 
 # The convolution of each model, by model name. In a model of `HETERO_MODELS`, `_build_layers` adds a Linear for a
@@ -69,6 +72,20 @@ _CONVS: Final[Mapping[str, Callable[[ModelConfig, _Shape], Conv]]] = {
         batch_norm=config.batch_norm,
     ),
     "mlp": lambda _, shape: DenseConv(shape.in_dim, shape.out_dim),
+    "sign": lambda config, shape: HopConv(
+        SignRows(
+            shape.groups,
+            hidden=config.hidden,
+            out_dim=shape.out_dim,
+            dropout=config.dropout,
+            batch_norm=config.batch_norm,
+        ),
+        shape.in_dim,
+        shape.out_dim,
+    ),
+    "sgc": lambda _, shape: HopConv(
+        SgcRows(last_hop(shape.groups), shape.out_dim), shape.in_dim, shape.out_dim
+    ),
     "rsage": lambda _, shape: SageConv(shape.in_dim, shape.out_dim, has_root=False),
     "rgcn": lambda _, shape: SageConv(shape.in_dim, shape.out_dim, has_root=False, bias=False),
     "rgat": lambda config, shape: RelationAttention(
@@ -76,6 +93,9 @@ _CONVS: Final[Mapping[str, Callable[[ModelConfig, _Shape], Conv]]] = {
     ),
 }
 _NAMES: Final = tuple(name for name in _CONVS if name not in HETERO_MODELS)  # models for one node type
+_RESIDUAL: Final = tuple(
+    name for name in _NAMES if name not in HOP_MODELS
+)  # those whose layers read edges, or none
 _WITH_EDGES: Final = frozenset({"gat", "gine"})  # models that read edge features
 
 
@@ -89,6 +109,7 @@ def build_model(
     add_self_loops: bool = True,
     edge_dim: int = 0,
     codes: tuple[CodeColumn, ...] = (),
+    groups: tuple[ColumnGroup, ...] = (),
 ) -> GraphNetwork:
     """Return the network for one node type from ``config``, initialised from torch's global generator.
 
@@ -103,11 +124,13 @@ def build_model(
     edge_dim : F_e, edge feature width; 0 without edge features or to ignore them. Only models with
         `takes_edge_features` read them
     codes : the feature columns in place of which the network reads learned numbers, from left to right
+    groups : the groups of hop columns that "sign" reads; "sgc" reads the last hop. Other models ignore them
 
     Raises
     ------
     ConfigError
-        A value of ``config`` is not allowed, or "gine" is requested without edge features.
+        A value of ``config`` is not allowed, "gine" is requested without edge features, or "sign" or "sgc" without
+        groups or with several layers.
     """
     check_model(config, _NAMES, {"layers": num_layers, "out_dim": out_dim, "features": in_dim})
     if config.name == "gat" and (num_layers > 1 or config.residual):
@@ -116,6 +139,11 @@ def build_model(
         raise ConfigError(
             "model 'gine' needs edge features, and there are none; use a dataset with edge features, or another model"
         )
+    if config.name in HOP_MODELS and (not groups or num_layers != 1):
+        raise ConfigError(
+            f"model {config.name!r} has one layer over groups of hop columns; it got {num_layers} layers and "
+            f"{len(groups)} groups"
+        )
     schema = Schema.of_one_type(in_dim, codes)
     layers = _build_layers(
         config,
@@ -123,6 +151,7 @@ def build_model(
         [config.hidden] * (num_layers - 1) + [config.hidden if config.residual else out_dim],
         edge_dim=edge_dim,
         add_self_loops=add_self_loops,
+        groups=groups,
     )
     norms = [nn.BatchNorm1d(layer.out_dim) for layer in layers[:-1]] if config.batch_norm else []
     convs = [conv for layer in layers for conv in layer.relations.values()]  # one relation, so one per layer
@@ -158,9 +187,11 @@ def check_model(config: ModelConfig, names: Sequence[str], counts: Mapping[str, 
         raise ConfigError(f"dropout is {config.dropout}; allowed: 0 up to, but not including, 1")
     if config.residual and config.name in HETERO_MODELS:
         raise ConfigError(
-            f"--residual is for models of one node type ({', '.join(_NAMES)}), and {config.name!r} is for several; "
+            f"--residual is for models of one node type ({', '.join(_RESIDUAL)}), and {config.name!r} is for several; "
             "leave it out"
         )
+    if config.residual and config.name in HOP_MODELS:
+        raise ConfigError(f"--residual is for layers over edges, and {config.name!r} has none; leave it out")
     if config.residual and config.batch_norm:
         raise ConfigError("--residual normalises every layer's input; leave --batch-norm out, or --residual")
 
@@ -242,6 +273,7 @@ def _build_layers(
     *,
     edge_dim: int = 0,
     add_self_loops: bool = True,
+    groups: tuple[ColumnGroup, ...] = (),
 ) -> list[Layer]:
     """Return the layers over the types and relations that reach the output.
 
@@ -250,7 +282,7 @@ def _build_layers(
     config : model name, heads and hidden width
     schema : types, widths and relations
     widths : (L,) width of the rows that leave each layer
-    edge_dim, add_self_loops : see `build_model`
+    edge_dim, add_self_loops, groups : see `build_model`
     """
     inputs, *reaching = schema.reaching(len(widths))  # the types in the input, then after each layer
     read_dims = {name: schema.feature_dims[name] or schema.learned_dim or config.hidden for name in inputs}
@@ -268,6 +300,7 @@ def _build_layers(
                     is_last=depth == len(widths) - 1 and not config.residual,
                     edge_dim=edge_dim,
                     add_self_loops=add_self_loops,
+                    groups=groups,
                 )
                 conv = _CONVS[config.name](config, shape)
                 if config.residual:

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from torch import nn
 
     from gloader.models.adjacency import Part
     from gloader.types import DeviceBlock, Relation
@@ -65,6 +64,9 @@ class Conv(Protocol):
 
     edge_dim: int  # width of the edge features that the convolution reads; 0 without edge features
     out_dim: int  # H, the width of an output row
+    # Whether `project` gives whole output rows. Then inference makes the wanted rows alone, from the nodes' own rows,
+    # without a table and without edges.
+    is_rowwise: bool
     sum_dim: int  # width of a row of `propagate` in all columns: the head's input, or H without a head
 
     def __call__(self, x_src: torch.Tensor, x_dst: torch.Tensor, block: DeviceBlock, /) -> torch.Tensor:
@@ -152,6 +154,17 @@ def no_own_widths(conv: object, num_columns: int) -> tuple[int, ...]:  # noqa: A
 def no_own_terms(conv: object, x: torch.Tensor, columns: slice) -> Table:  # noqa: ARG001 - a method of convolutions
     """Return `Conv.project_own` for a convolution whose destinations have no own terms. Pure."""
     return ()
+
+
+def normalised(norm: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Return ``x`` (n, width) after a batch norm. Running statistics are used if n is too small for a variance."""
+    if len(x) > 1 or not isinstance(norm, nn.BatchNorm1d) or not norm.training:
+        result: torch.Tensor = norm(x)
+        return result
+    # A batch may have one node of a type, or none. The parameters still get their gradients.
+    return functional.batch_norm(
+        x, norm.running_mean, norm.running_var, norm.weight, norm.bias, training=False, eps=norm.eps
+    )
 
 
 def edge_features_of(block: DeviceBlock, edge_dim: int) -> torch.Tensor:

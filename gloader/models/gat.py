@@ -52,6 +52,7 @@ class GatConv(nn.Module):
     """
 
     row_floats = 0  # see `Conv`
+    is_rowwise = False
     head = None  # no layers follow the sum, see `Conv.head`; not an attention head
 
     def __init__(
@@ -263,6 +264,7 @@ class RelationAttention(nn.Module):
     # See `Conv`.
     edge_dim = 0
     edge_floats = 0
+    is_rowwise = False
     row_floats = 0
     head = None
 

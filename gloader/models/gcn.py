@@ -36,6 +36,7 @@ class GcnConv(nn.Module):
 
     # See `Conv`.
     column_step = 1
+    is_rowwise = False
     edge_dim = 0
     edge_floats = 0
     row_floats = 0

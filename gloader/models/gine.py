@@ -164,6 +164,7 @@ class GineConv(nn.Module):
 
     # See `Conv`.
     column_step = 1
+    is_rowwise = False
     row_floats = 0
     # See `Conv.edge_floats`: one slab of messages, and the source rows that are added to it.
     edge_floats = 2 * MESSAGE_COLUMNS

@@ -32,6 +32,7 @@ class DenseConv(nn.Module):
     edge_dim = 0  # no edge features are read
     edge_floats = 0  # `propagate` holds no floats per edge
     row_floats = 0  # `project` holds no floats per row besides the table
+    is_rowwise = False  # a wide layer is made in slabs of columns, from a table
     head = None  # no layers follow `propagate`
 
     def __init__(self, in_dim: int, out_dim: int) -> None:

@@ -20,6 +20,7 @@ from torch.nn import functional
 from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 from gloader.models.code_rows import CodeRows
+from gloader.models.conv import normalised
 from gloader.models.schema import key_of
 from gloader.types import EDGE, NODE
 
@@ -180,7 +181,7 @@ class GraphNetwork(nn.Module):
         # These steps belong to the next layer, not to the layer below: layer-wise inference keeps plain outputs between
         # layers, on disk if needed, and passes them through this method as it reads them.
         if len(self._norms) >= depth:
-            x = _normalised(self._norms[depth - 1][node_type], x)
+            x = normalised(self._norms[depth - 1][node_type], x)
         return functional.dropout(self._activation(x), self.dropout, training=self.training)
 
     def enter_sums(self, depth: int, node_type: str, sums: torch.Tensor, first: int = 0) -> torch.Tensor:
@@ -218,7 +219,7 @@ class GraphNetwork(nn.Module):
         (target,) = self.targets  # a network with a head has one
         x = self.enter(len(self.layers), target, x)
         for part in self.mlp:
-            x = _normalised(part, x) if isinstance(part, nn.BatchNorm1d) else part(x)
+            x = normalised(part, x) if isinstance(part, nn.BatchNorm1d) else part(x)
         return x
 
     def _inputs(self, node_type: str, batch: HeteroReadyBatch) -> torch.Tensor:
@@ -247,14 +248,3 @@ class GraphNetwork(nn.Module):
 
 # The public name for networks over several types: `HeteroLoader` gives their batches.
 HeteroNetwork = GraphNetwork
-
-
-def _normalised(norm: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Return ``x`` (n, width) after a batch norm. Running statistics are used if n is too small for a variance."""
-    if len(x) > 1 or not isinstance(norm, nn.BatchNorm1d) or not norm.training:
-        result: torch.Tensor = norm(x)
-        return result
-    # A batch may have one node of a type, or none. The parameters still get their gradients.
-    return functional.batch_norm(
-        x, norm.running_mean, norm.running_var, norm.weight, norm.bias, training=False, eps=norm.eps
-    )

@@ -38,6 +38,8 @@ class ResidualConv(nn.Module):
     dropout : dropout probability
     """
 
+    is_rowwise = False  # the table also has h, which `propagate` joins to the sums
+
     def __init__(self, conv: Conv, *, in_dim: int | None, dropout: float) -> None:
         super().__init__()
         self.out_dim = width = conv.out_dim  # H

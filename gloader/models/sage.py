@@ -37,6 +37,7 @@ class SageConv(nn.Module):
 
     # See `Conv`.
     column_step = 1
+    is_rowwise = False
     edge_dim = 0
     edge_floats = 0
     row_floats = 0

@@ -114,6 +114,9 @@ class SuperbatchCollector:
     of the download's time: the same download serves them too. Superbatch k + 1 is planned after the trace of k + 2 is
     complete and superbatch k - 1 has been gathered. For one thread.
 
+    If seeds are shuffled in windows (`EpochOrder`), a superbatch ends with a window, and superbatch 0 is a window: the
+    rows of a window are neighbours, which are read fastest together.
+
     Parameters
     ----------
     traces : the stream's traces
@@ -144,7 +147,8 @@ class SuperbatchCollector:
         self._traces = traces
         self._stream = stream
         self._window = window
-        self._sizes = enumerate(unit * steps for steps in ramp(size // unit))
+        first = min(max(stream.window // unit, 1), size // unit)
+        self._sizes = enumerate(unit * steps for steps in ramp(size // unit, first))
         self._position = 0  # position of the next superbatch's first batch
         self._next: SampledSuperbatch | None = None  # collected as the previous look-ahead
         self._has_ended = False  # whether the stream has no further trace
@@ -173,6 +177,7 @@ class SuperbatchCollector:
     def _collect(self) -> SampledSuperbatch:
         """Return the next superbatch; it is shorter, or empty, if the stream ends or fails."""
         number, size = next(self._sizes)
+        size = self._stream.whole_windows(self._position, size)
         traces = self._no_traces()
         self._take(traces, size)
         if number == 0 and traces[0] and self._downloaded:

@@ -94,6 +94,27 @@ class BatchStream:
         epochs, index = divmod(self._first.index + position // len(self._ranks), self._per_epoch)
         return BatchId(epoch=self._first.epoch + epochs, index=index)
 
+    @property
+    def window(self) -> int:
+        """Number of consecutive batches whose seeds are shuffled together, see `EpochOrder`; 1 without windows."""
+        window = self._order.seed_window
+        return 1 if window == 1 else window * len(self._ranks)
+
+    def whole_windows(self, position: int, size: int) -> int:
+        """Return the most batches from ``position`` on, up to ``size``, that end with a window or an epoch.
+
+        If no window ends there, or without windows, the result is ``size``.
+        """
+        if self.window == 1:
+            return size
+        per_epoch = self._per_epoch * len(self._ranks)
+        start = (self._first.index * len(self._ranks) + position) % per_epoch
+        stop = start + size
+        if stop >= per_epoch:
+            return per_epoch - start
+        last = stop - stop % self.window  # the end of the last window up to ``stop``
+        return (last if last > start else stop) - start
+
     def seeds_at(self, position: int) -> Any:  # AnySeeds
         """Return the seeds (B,) of the batch at ``position``."""
         # Every rank can compute every rank's seeds: the order covers all ranks, and each rank takes a part of a step.
@@ -167,6 +188,7 @@ def order_seeds(
         rank=rank,
         world_size=world_size,
         seed_blocks=sampling.seed_blocks,
+        seed_window=sampling.seed_window,
         times=None if times is None else _checked_times(times, len(seeds)),
         may_repeat=drawn is not None,
         draws=None if drawn is None else drawn.draws,
@@ -196,6 +218,7 @@ def order_rows(num_rows: int, sampling: SamplingSettings, *, rank: int, world_si
         rank=rank,
         world_size=world_size,
         seed_blocks=sampling.seed_blocks,
+        seed_window=sampling.seed_window,
     )
 
 
@@ -233,6 +256,8 @@ def stream_facts(dataset: Dataset, order: AnyOrder, sampling: SamplingSettings) 
             for name in ("time_strategy", "time_bound", "time_window")
             if sampling.time_strategy != "none" and (value := getattr(sampling, name)) is not None
         },
+        # Without windows there is no entry, so that states from before windows existed stay valid.
+        **({} if order.seed_window == 1 else {"seed_window": order.seed_window}),
         **({} if isinstance(order, RowOrder) or order.draws is None else order.draws.facts()),
     }
 

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, get_args
 
-from gloader.config import HETERO_MODELS, TaskName
+from gloader.config import HETERO_MODELS, HOP_MODELS, TaskName
 from gloader.core.flag_values import require_choice
-from gloader.errors import ConfigError
+from gloader.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
     from gloader.config import TrainSettings
     from gloader.dataset import Dataset
     from gloader.dataset.values import LabelKind
+    from gloader.models.hop_columns import ColumnGroup
     from gloader.training.scores import Metric
 
+HOPS_ENTRY: Final = "hops"  # metadata entry of a dataset that `gloader propagate` made
 # The task of each kind of labels, as a run records it. Runs of classes were called "node" before other tasks existed.
 TASK_OF_KIND: Final[dict[LabelKind, TaskName]] = {
     "classes": "node",
@@ -149,7 +151,8 @@ def require_link_tables(dataset: Dataset) -> None:
 def require_model(settings: TrainSettings, dataset: Dataset) -> None:
     """Raise ConfigError if the model of ``settings`` does not fit ``dataset``.
 
-    A model of one node type accepts no other graph. "gine" needs edge features that the loader reads.
+    A model of one node type accepts no other graph. "gine" needs edge features that the loader reads. A model of
+    `HOP_MODELS` needs hop columns.
     """
     name = settings.model.name
     if name in HETERO_MODELS:
@@ -160,6 +163,8 @@ def require_model(settings: TrainSettings, dataset: Dataset) -> None:
             f"{len(dataset.node_types)}: {', '.join(dataset.node_types[:10])}; models for several are "
             f"{', '.join(HETERO_MODELS)}"
         )
+    if name in HOP_MODELS:
+        column_groups(dataset)
     (table,) = dataset.edge_tables.values()
     is_read = settings.loader.sampling.edge_features != "none"
     if name == "gine" and (table.feature_rows is None or not is_read):
@@ -169,3 +174,42 @@ def require_model(settings: TrainSettings, dataset: Dataset) -> None:
             else "edge_features='none' leaves them out"
         )
         raise ConfigError(f"model 'gine' needs edge features, and {lacking}; gat works without them")
+
+
+def column_groups(dataset: Dataset) -> tuple[ColumnGroup, ...]:
+    """Return the groups of hop columns of ``dataset``, from left to right; columns of labels are the last ones.
+
+    Raises
+    ------
+    ConfigError
+        The dataset has no hop columns, or columns of codes, which are no amounts.
+    FormatError
+        The groups that the dataset names are not its feature columns.
+    """
+    hops = dataset.metadata.get(HOPS_ENTRY)
+    if hops is None:
+        raise ConfigError(
+            f"dataset {dataset.name} has no hop columns, and models {' and '.join(HOP_MODELS)} read nothing else; make "
+            f"them with `gloader propagate {dataset.location} {dataset.location}-hops`, and train on the result"
+        )
+    try:
+        groups = tuple((str(name), int(start), int(stop)) for name, start, stop in hops["columns"])
+    except (KeyError, TypeError, ValueError):
+        groups = ()
+    ends = [0, *(stop for _, _, stop in groups)]
+    is_whole = groups and ends[-1] == dataset.feature_dim
+    if not is_whole or any(
+        not end == start < stop for end, (_, start, stop) in zip(ends, groups, strict=False)
+    ):
+        raise FormatError(
+            f"{dataset.location} names the hop columns {hops!r}, and has {dataset.feature_dim} columns; its record is "
+            "damaged, or by another version: make it again with `gloader propagate`"
+        )
+    encoders = dataset.encoders(dataset.labelled.name)
+    if encoders is not None and encoders.indexes:
+        names = ", ".join(repr(each.column) for each in encoders.indexes.values())
+        raise ConfigError(
+            f"the features of {dataset.name} hold codes of categories ({names}, as: index), which models "
+            f"{' and '.join(HOP_MODELS)} would read as amounts; prepare them with as: category"
+        )
+    return groups

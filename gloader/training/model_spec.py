@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import MISSING, asdict, astuple, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, get_args
 
-from gloader.config import HETERO_MODELS, ModelConfig
+from gloader.config import HETERO_MODELS, HOP_MODELS, ModelConfig
 from gloader.dataset.schema import relation_text
 from gloader.errors import ConfigError
 from gloader.models import (
@@ -25,7 +25,7 @@ from gloader.models import (
     code_dim,
     takes_edge_features,
 )
-from gloader.training.dataset_checks import require_model
+from gloader.training.dataset_checks import column_groups, require_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gloader.config import TrainSettings
     from gloader.dataset import Dataset
     from gloader.dataset.tables import FeatureRows
+    from gloader.models.hop_columns import ColumnGroup
 
 LinkTarget = Literal["pairs", "classes", "values"]  # see `LinkSpec.learns`
 
@@ -52,6 +53,7 @@ class ModelSpec:
     add_self_loops: bool  # False if the graph stores a loop at each node
     edge_dim: int = 0  # width of the edge features that the network reads
     codes: tuple[CodeColumn, ...] = ()  # the feature columns with codes, from left to right
+    groups: tuple[ColumnGroup, ...] = ()  # the groups of hop columns, for a model of `HOP_MODELS`
 
     has_types: ClassVar[bool] = False  # whether the network takes batches of several types
 
@@ -88,6 +90,7 @@ class ModelSpec:
             add_self_loops=self.add_self_loops,
             edge_dim=self.edge_dim,
             codes=self.codes,
+            groups=self.groups,
         )
 
 
@@ -229,6 +232,7 @@ def spec_of(
         add_self_loops=not dataset.has_self_loops,
         edge_dim=_edge_dim(settings, dataset) if takes_edge_features(config.name) else 0,
         codes=codes_of(dataset, config.hidden).get(dataset.labelled.name, ()),
+        groups=column_groups(dataset) if config.name in HOP_MODELS else (),
     )
 
 
@@ -321,9 +325,13 @@ def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
                 name: _codes_content(codes) for name, codes in spec.schema.codes.items()
             }
         return content
-    # Without codes there is no entry, as in checkpoints of earlier versions.
-    del content["codes"]
-    return content | ({"codes": _codes_content(spec.codes)} if spec.codes else {})
+    # Without codes or groups there is no entry, as in checkpoints of earlier versions.
+    del content["codes"], content["groups"]
+    return (
+        content
+        | ({"codes": _codes_content(spec.codes)} if spec.codes else {})
+        | ({"groups": [list(group) for group in spec.groups]} if spec.groups else {})
+    )
 
 
 def _codes_content(codes: tuple[CodeColumn, ...]) -> list[list[Any]]:
@@ -376,7 +384,8 @@ def _parse_encoder_spec(content: Mapping[str, Any], file: Path) -> EncoderSpec:
         raise TypeError(f"the model in {file} has the wrong entries: {sorted(content)}")
     config = ModelConfig(**content["config"])
     if kind is ModelSpec:
-        return ModelSpec(**{**content, "config": config, "codes": _parse_codes(content.get("codes", ()))})
+        codes, groups = _parse_codes(content.get("codes", ())), _parse_groups(content.get("groups", ()))
+        return ModelSpec(**{**content, "config": config, "codes": codes, "groups": groups})
     return HeteroModelSpec(**{**content, "config": config, "schema": _parse_schema(content["schema"])})
 
 
@@ -407,3 +416,8 @@ def _parse_codes(content: Sequence[Sequence[Any]]) -> tuple[CodeColumn, ...]:
         )
         for name, column, count, digest, dim in content
     )
+
+
+def _parse_groups(content: Sequence[Sequence[Any]]) -> tuple[ColumnGroup, ...]:
+    """Return the groups of hop columns in ``content``, an entry that `spec_content` makes."""
+    return tuple((str(name), int(start), int(stop)) for name, start, stop in content)

@@ -23,7 +23,7 @@ from gloader.models import encoder_of
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.demand import topology_share
 from gloader.plan.too_small import naming_enough
-from gloader.training.dataset_checks import KIND_OF_TASK, num_outputs
+from gloader.training.dataset_checks import KIND_OF_TASK, column_groups, num_outputs
 from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.training.model_spec import LinkSpec, ModelSpec, codes_of, edge_feature_rows, schema_of
 from gloader.types import EDGE
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.dataset.tables import FeatureRows
     from gloader.models import CodeColumn
+    from gloader.models.hop_columns import ColumnGroup
     from gloader.training.checkpoint.save import Checkpoint
     from gloader.training.run_inference import MachineRows
     from gloader.types import FeatureSource, IdArray
@@ -246,6 +247,8 @@ def _require_fit(dataset: Dataset, checkpoint: Checkpoint) -> None:
                 f"the checkpoint maps {encoder.in_dim} features to {encoder.out_dim} {words}; dataset "
                 f"{dataset.name} has {dataset.feature_dim} and {width}"
             )
+        if encoder.groups:
+            _require_groups(encoder.groups, dataset)
         rows = edge_feature_rows(dataset)
         edge_dim = 0 if rows is None else rows.feature_dim
         if encoder.edge_dim not in (0, edge_dim):
@@ -283,6 +286,18 @@ def _require_fit(dataset: Dataset, checkpoint: Checkpoint) -> None:
     codes = codes_of(dataset, encoder.config.hidden)
     for name in theirs.num_nodes:
         _require_codes(theirs.codes.get(name, ()), codes.get(name, ()), dataset)
+
+
+def _require_groups(theirs: tuple[ColumnGroup, ...], dataset: Dataset) -> None:
+    """Raise CheckpointError if the dataset has other hop columns than the checkpoint reads."""
+    ours = column_groups(dataset)
+    if theirs != ours:
+        of_checkpoint, of_dataset = (
+            ", ".join(f"{name} {start}:{stop}" for name, start, stop in groups) for groups in (theirs, ours)
+        )
+        raise CheckpointError(
+            f"the checkpoint reads the hop columns {of_checkpoint}; dataset {dataset.name} has {of_dataset}"
+        )
 
 
 def _require_codes(theirs: tuple[CodeColumn, ...], ours: tuple[CodeColumn, ...], dataset: Dataset) -> None:

@@ -78,6 +78,7 @@ _UNRECORDED_DEFAULTS: dict[str, Any] = {
     "balance": "none",
     "metric": "acc",
     "residual": False,
+    "seed_window": 1,
 }
 
 

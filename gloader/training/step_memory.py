@@ -24,7 +24,7 @@ from gloader.pipeline.open.disk import SWEPT_SAMPLERS, open_edges, open_files
 from gloader.pipeline.open.first_batches import first_seeds, probe_in_passes
 from gloader.pipeline.open.load_plan import sampler_for
 from gloader.pipeline.send import to_device_block
-from gloader.training.model_spec import LinkSpec
+from gloader.training.model_spec import LinkSpec, ModelSpec
 from gloader.training.objectives import NODE_CLASSES
 from gloader.training.process import private_randomness
 from gloader.training.replica import logits_and_loss
@@ -164,9 +164,10 @@ def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
     learned_width = schema.learned_dim or spec.config.hidden
     # A type without features has dimension 0, and learned rows instead.
     dims = [(dim or learned_width) + schema.added_dim(name) for name, dim in schema.feature_dims.items()]
-    if spec.config.residual:
-        # The first layer turns each row into a hidden row before anything else.
-        dims = [max(dim, spec.config.hidden) for dim in dims]
+    # The first layer may turn each row into a hidden row before anything else, or into one for each group of columns.
+    num_hidden = len(spec.groups) if isinstance(spec, ModelSpec) else 0
+    if num_hidden or spec.config.residual:
+        dims = [max(dim, spec.config.hidden * max(num_hidden, 1)) for dim in dims]
     rows = sum(len(nodes) * dim for nodes, dim in zip(batch.node_arrays, dims, strict=True))
     return rows + spec.edge_dim * num_edges
 

@@ -13,11 +13,11 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import torch
 
-from gloader.config import TaskName
+from gloader.config import HOP_MODELS, TaskName
 from gloader.core.flag_values import require_choice
 from gloader.core.object_traffic import ObjectTraffic
 from gloader.core.signals import uninterrupted
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from gloader.config import TrainSettings
+    from gloader.config import LoaderSettings, TrainSettings
     from gloader.dataset import Dataset
     from gloader.ssd_store import FeatureStore
     from gloader.training.checkpoint.save import Checkpoint
@@ -417,6 +417,8 @@ class _TrainingRun:
         if sweeps is not None:
             lines.append(f"edges on the SSD, in sweeps for up to {sweeps.num_batches} batches")
         model = self.settings.model.name
+        if model in HOP_MODELS:
+            lines.append(_explain_windows(self.settings))
         if _has_edge_features(self.dataset) and not takes_edge_features(model):
             lines.append(
                 f"{model} does not use features of edges, and they are not read (gat and gine use them, on graphs of "
@@ -444,6 +446,15 @@ class _TrainingRun:
         """Return the setting for reading rows that the cache misses; for "auto" also the chosen strategies."""
         setting = self.settings.loader.reading.io_strategy
         return name_strategy(setting, [report.choice.strategy for report in loader.reports])
+
+
+def _explain_windows(settings: TrainSettings) -> str:
+    """Return a line on the seeds of a model of hop columns, which samples no neighbours."""
+    sampling = settings.loader.sampling
+    text = f"{settings.model.name} reads hop columns and samples no neighbours: --fanout has no effect"
+    if sampling.seed_window > 1:
+        text += f"; rows are read in blocks of {sampling.seed_blocks:,}, shuffled over {sampling.seed_window:,} steps"
+    return text
 
 
 def task_of(settings: TrainSettings, dataset: Dataset) -> Task:
@@ -504,13 +515,16 @@ def _check(settings: TrainSettings, files: RunFiles) -> None:
 def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
     """Return ``settings`` with the host cache in bytes, the task and its metric by name, and without unused data.
 
-    An MLP uses no neighbours: its hops sample none. Edge features are loaded only for models that use them.
+    An MLP uses no neighbours: its hops sample none. Models of hop columns have one hop without neighbours, and read the
+    seeds' rows in windows. Edge features are loaded only for models that use them.
     """
     loader = settings.loader
     loader = loader.changed(cache=loader.memory.cache_bytes(dataset.feature_bytes))
     if settings.model.name == "mlp":
         fanouts = (0,) * len(loader.sampling.fanouts)
         loader = loader.changed(sampler="neighbor", layout="layered", fanouts=fanouts)
+    if settings.model.name in HOP_MODELS:
+        loader = _windowed(loader, settings, dataset)
     if _has_edge_features(dataset) and not takes_edge_features(settings.model.name):
         loader = loader.changed(edge_features="none")
     settings = replace(settings, loader=loader)
@@ -520,6 +534,34 @@ def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSetting
     metric = metric_of_task(settings, dataset).name
     task = TASK_OF_KIND[kind_of_task(settings, dataset)]
     return replace(settings, task=task, links=replace(settings.links, metric=metric))
+
+
+# Least bytes of the rows that are shuffled together, and blocks in them. So a block has 64 KiB or more, which disks
+# read at about their sequential rate. Measured where neighbouring nodes have one class
+# (experiments/bench/sign_epoch.py): blocks of 128 KiB and less learn as single rows do, and blocks of 1 MiB, 64 in a
+# window, learn clearly more slowly.
+_WINDOW_BYTES: Final = 64 << 20
+_BLOCKS_IN_WINDOW: Final = 1024
+
+
+def _windowed(loader: LoaderSettings, settings: TrainSettings, dataset: Dataset) -> LoaderSettings:
+    """Return ``loader`` for a model of hop columns: one hop without neighbours, and seeds in windows of blocks.
+
+    The sizes follow from the bytes of a batch, not from the memory, so that batches do not depend on the budget. Given
+    seed blocks or windows are kept. The order of links or of balanced classes has none. An epoch takes each row once,
+    so that a cache would help little.
+    """
+    loader = loader.changed(sampler="neighbor", layout="layered", fanouts=(0,))
+    if loader.memory.policy == "belady" and loader.memory.cache is None:
+        loader = loader.changed(policy="none")
+    sampling = loader.sampling
+    is_given = (sampling.seed_blocks, sampling.seed_window) != (1, 1)
+    if is_given or settings.task == "link" or settings.optim.balance != "none":
+        return loader
+    batch_bytes = sampling.batch_size * max(dataset.feature_bytes // max(dataset.num_nodes, 1), 1)
+    steps = 1 << max(-(-_WINDOW_BYTES // batch_bytes) - 1, 0).bit_length()  # the next power of two
+    blocks = max(steps * sampling.batch_size // _BLOCKS_IN_WINDOW, 1)
+    return loader.changed(seed_blocks=blocks, seed_window=steps)
 
 
 def _has_edge_features(dataset: Dataset) -> bool:

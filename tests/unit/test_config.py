@@ -30,6 +30,7 @@ OTHERS: dict[str, Any] = {
     "drop_last": True,
     "seed": 5,
     "seed_blocks": 2,
+    "seed_window": 2,
     "sampler": "labor",
     "layout": "merged",
     "edge_features": "none",

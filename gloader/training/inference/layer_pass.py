@@ -68,6 +68,12 @@ class _Step:
         """True if a row is a sum of several terms. Otherwise one convolution gives the whole row."""
         return self.node_type in self.layer.roots
 
+    @property
+    def rowwise(self) -> Conv | None:
+        """The convolution, if it makes an output row of the node's own row alone; otherwise None."""
+        conv = next(iter(self.layer.relations_into(self.node_type).values()), None)
+        return conv if conv is not None and conv.is_rowwise and not self.is_sum else None
+
 
 class InferenceRun:
     """One pass through all layers.
@@ -143,6 +149,16 @@ class InferenceRun:
             self._num_done += 1
             on_progress(self._num_done / self._num_steps)
 
+        if (rowwise := step.rowwise) is not None:
+            with closing(self._own_rows(step, rowwise, columns)) as chunks:
+                if isinstance(outputs, DeviceRows):
+                    outputs.write_slab(columns, chunks)
+                else:
+                    # The buffers of `_write` are in use: they bring the inputs.
+                    outputs.write_slab(columns, (rows.cpu().numpy() for rows in chunks))
+            advance()
+            advance()
+            return
         sums = self._sums(step, columns, outputs) if step.is_sum else None
         own_terms, first_table = self._begin(step, columns, sums)
         advance()
@@ -222,6 +238,23 @@ class InferenceRun:
             for relation, conv in convs.items():
                 _write(own_terms[relation], positions, conv.project_own(target_x, columns))
         return own_terms, table
+
+    def _own_rows(self, step: _Step, conv: Conv, columns: slice) -> Generator[torch.Tensor]:
+        """Yield the output rows of a rowwise convolution, in the order of the targets. Reads only their rows."""
+        nodes, plan = step.targets.nodes, step.plan
+        chunks = stream_rows(
+            step.inputs[step.node_type],
+            self._device,
+            shape=(len(nodes), step.layer.read_dims[step.node_type]),
+            rows_per_read=min(plan.rows_per_read, plan.rows_per_piece),
+            buffers=lambda: self._buffers,
+            nodes=None if isinstance(nodes, range) else nodes,
+        )
+        with closing(chunks):
+            for start, x in chunks:
+                entered = self._placed.network.enter_sums(step.depth, step.node_type, x, start)
+                (rows,) = conv.project(entered, x.new_empty(0), columns)
+                yield rows
 
     def _project(self, step: _Step, relation: Relation, conv: Conv, columns: slice) -> Table:
         """Return the table of a relation's sources. It has no rows for a relation without edges."""

@@ -398,7 +398,7 @@ class _TypeWork:
         tables = [
             self._num_nodes[relation[0]] * sum(conv.table_widths(width))
             for relation, conv in self._convs.items()
-            if relation in self._with_edges or not self._is_sum
+            if not conv.is_rowwise and (relation in self._with_edges or not self._is_sum)
         ]
         sums = width if self._needs_sums else 0
         return FLOAT_BYTES * (max(tables, default=0) + self._num_rows * (self._own_floats(width) + sums))

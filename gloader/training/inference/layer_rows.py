@@ -43,6 +43,10 @@ class InputRows:
         """Read the features of nodes ``start`` to ``stop``."""
         self._features.read_into(np.arange(start, stop, dtype=np.int64), out)
 
+    def take(self, rows: IdArray, out: Matrix) -> None:
+        """Read the features of the nodes ``rows`` (n,), in any order."""
+        self._features.read_into(rows, out)
+
     def close(self) -> None:
         """Do nothing: the features belong to the caller."""
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.device import Device, Mark
-    from gloader.training.inference.layer_rows import Rows
+    from gloader.training.inference.layer_rows import RowChoice, Rows
+    from gloader.types import IdArray
 
 
 T = TypeVar("T")
@@ -207,9 +208,9 @@ class DeviceRows:
         """Return a writable view of all rows' ``columns``."""
         return self._table.rows[:, columns]
 
-    def chunk(self, start: int, stop: int) -> torch.Tensor:
-        """Return rows ``start`` to ``stop`` as float32. They are a view if they are stored as float32."""
-        return _widened(self._table, self._table.rows[start:stop], start)
+    def chunk(self, chosen: RowChoice) -> torch.Tensor:
+        """Return the chosen rows as float32. A slice of rows that are stored as float32 is a view."""
+        return _widened(self._table, self._table.rows[chosen], chosen)
 
     def close(self) -> None:
         """Release the table. Idempotent."""
@@ -241,6 +242,7 @@ def stream_rows(
     shape: tuple[int, int],
     rows_per_read: int,
     buffers: Callable[[], Sequence[NDArray[np.uint8]]],
+    nodes: IdArray | None = None,
 ) -> Generator[tuple[int, torch.Tensor]]:
     """Yield consecutive chunks, float32 on ``device``, each with the number of its first row.
 
@@ -250,20 +252,26 @@ def stream_rows(
     ----------
     rows : (N, width), the rows
     device : the computing device
-    shape : N and width
+    shape : number of rows to yield, and width
     rows_per_read : rows per chunk
     buffers : returns `num_ahead` results of `Device.host_buffer`, each with room for a chunk; called only if the host
         reads rows for another device
+    nodes : (num_rows,) the rows to yield, in any order; None yields all rows in order
     """
     num_rows, width = shape
+
+    def chosen(start: int) -> slice | IdArray:
+        part = slice(start, min(start + rows_per_read, num_rows))
+        return part if nodes is None else nodes[part]
+
     starts = range(0, num_rows, rows_per_read)
     if isinstance(rows, DeviceRows):
         for start in starts:
-            yield start, rows.chunk(start, min(start + rows_per_read, num_rows))
+            yield start, rows.chunk(_on(chosen(start), device))
         return
-    send: Callable[[int, int], Sent]
+    send: Callable[[slice | IdArray, int], Sent]
     if isinstance(rows, PinnedRows):
-        send = _CopyInPlace(rows.table.rows, device, rows_per_read)
+        send = _CopyInPlace(rows.table.rows, device)
     else:
         most = min(rows_per_read, num_rows)
         memory = (
@@ -271,42 +279,44 @@ def stream_rows(
             if device.is_asynchronous
             else [np.empty((most, width), dtype=np.float32) for _ in range(num_ahead(device))]
         )
-        send = _ReadAndCopy(rows, device, memory, num_rows)
-    with closing(send_ahead(starts, send, device, name="infer")) as chunks:
+        send = _ReadAndCopy(rows, device, memory)
+    with closing(send_ahead(map(chosen, starts), send, device, name="infer")) as chunks:
         for start, (x,) in zip(starts, chunks, strict=True):
-            yield start, _widened(rows.table, x, start) if isinstance(rows, PinnedRows) else x
+            if isinstance(rows, PinnedRows):
+                yield start, _widened(rows.table, x, _on(chosen(start), device))
+            else:
+                yield start, x
 
 
 class _CopyInPlace:
-    """Sends a stored chunk directly from its pinned memory. Called with the first row and an unused slot number."""
+    """Sends stored rows directly from their pinned memory. Called with the rows and an unused slot number."""
 
-    def __init__(self, rows: torch.Tensor, device: Device, rows_per_read: int) -> None:
+    def __init__(self, rows: torch.Tensor, device: Device) -> None:
         self._rows = rows
         self._device = device
-        self._rows_per_read = rows_per_read
 
-    def __call__(self, start: int, slot: int) -> Sent:  # noqa: ARG002 - there are no buffers
-        part = self._rows[start : start + self._rows_per_read]
-        return _copied(part, self._device)
+    def __call__(self, chosen: slice | IdArray, slot: int) -> Sent:  # noqa: ARG002 - there are no buffers
+        return _copied(self._rows[chosen], self._device)
 
 
 class _ReadAndCopy:
     """Reads a chunk into a buffer and sends it. On the CPU the buffer itself is the chunk.
 
-    Called with the number of the first row and the number of the buffer.
+    Called with the rows and the number of the buffer.
     """
 
-    def __init__(
-        self, rows: Rows, device: Device, memory: Sequence[NDArray[np.float32]], num_rows: int
-    ) -> None:
+    def __init__(self, rows: Rows, device: Device, memory: Sequence[NDArray[np.float32]]) -> None:
         self._rows = rows
         self._device = device
         self._memory = memory
-        self._num_rows = num_rows
 
-    def __call__(self, start: int, slot: int) -> Sent:
-        part = self._memory[slot][: self._num_rows - start]
-        self._rows.read(start, start + len(part), part)
+    def __call__(self, chosen: slice | IdArray, slot: int) -> Sent:
+        if isinstance(chosen, slice):
+            part = self._memory[slot][: chosen.stop - chosen.start]
+            self._rows.read(chosen.start, chosen.stop, part)
+        else:
+            part = self._memory[slot][: len(chosen)]
+            self._rows.take(chosen, part)
         x = torch.from_numpy(part)
         return _copied(x, self._device) if self._device.is_asynchronous else ((x,), self._device.mark())
 
@@ -319,7 +329,12 @@ def _copied(rows: torch.Tensor, device: Device) -> Sent:
         return (x,), device.mark()
 
 
-def _widened(table: RowTable, part: torch.Tensor, start: int) -> torch.Tensor:
-    """Return ``part``, rows of ``table`` that begin at row ``start``, as float32."""
+def _on(chosen: slice | IdArray, device: Device) -> RowChoice:
+    """Return ``chosen`` as an index of tensors on the device."""
+    return chosen if isinstance(chosen, slice) else torch.from_numpy(chosen).to(device.place)
+
+
+def _widened(table: RowTable, part: torch.Tensor, chosen: RowChoice) -> torch.Tensor:
+    """Return ``part``, the ``chosen`` rows of ``table``, as float32."""
     rows = part.to(torch.float32)
-    return rows if table.scale is None else rows * table.scale[start : start + len(part), None]
+    return rows if table.scale is None else rows * table.scale[chosen].unsqueeze(1)

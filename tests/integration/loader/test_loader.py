@@ -196,6 +196,7 @@ def test_resume_at_every_step_continues_bit_for_bit(tiny: Written) -> None:
         ({"shuffle": False}, "shuffle"),
         ({"drop_last": True}, "drop_last"),
         ({"seed_blocks": 10}, "seed_blocks"),
+        ({"seed_window": 2}, "seed_window"),
         ({"sampler": "labor"}, "sampler"),
         ({"layout": "merged"}, "layout"),
         ({"seeds": np.arange(50, 150)}, "seeds"),

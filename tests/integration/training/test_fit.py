@@ -363,6 +363,7 @@ def test_resuming_a_run_that_never_began_starts_it(communities, tmp_path) -> Non
         ({"loader": LOADER.changed(fanouts=(4, 3))}, StateError, r"fanouts is \[4, 4\] there and \[4, 3\]"),
         ({"loader": LOADER.changed(drop_last=True)}, StateError, "drop_last is False there and True here"),
         ({"loader": LOADER.changed(seed_blocks=4)}, StateError, "seed_blocks is 1 there and 4 here"),
+        ({"loader": LOADER.changed(seed_window=4)}, StateError, "seed_window is 1 there and 4 here"),
         ({"loader": LOADER.changed(shuffle=False)}, StateError, "shuffle is True there and False here"),
         ({"optim": replace(OPTIM, lr=0.5)}, StateError, "lr is 0.02 there and 0.5 here"),
         ({"optim": replace(OPTIM, optimizer="adamw")}, StateError, "optimizer is 'adam' there and 'adamw'"),

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gloader.core.order import EpochOrder, block_permutation, epoch_permutation
+from gloader.core.order import EpochOrder, block_permutation, epoch_permutation, shuffled_windows
 
 
 @given(
@@ -21,6 +21,36 @@ def test_blocks_of_neighbours_are_permuted(num_items: int, block: int, seed: int
     for start in range(0, num_items, block):
         part = found[start : start + block].tolist()
         assert part == [(part[0] + i) % num_items for i in range(len(part))]
+
+
+@given(
+    num_items=st.integers(0, 300),
+    block=st.integers(1, 40),
+    window=st.integers(1, 90),
+    seed=st.integers(-5, 2**64),
+    epoch=st.integers(0, 9),
+)
+def test_windows_keep_their_blocks_and_shuffle_their_rows(
+    num_items: int, block: int, window: int, seed: int, epoch: int
+) -> None:
+    blocks = block_permutation(num_items, block, seed=seed, epoch=epoch)
+    found = shuffled_windows(blocks, window, seed=seed, epoch=epoch)
+    for start in range(0, num_items, window):
+        part, whole = found[start : start + window], blocks[start : start + window]
+        np.testing.assert_array_equal(np.sort(part), np.sort(whole))
+        # So a window is read in one range for each block that it has a part of, and one more where ids begin anew.
+        ranges = 1 + np.count_nonzero(np.diff(np.sort(part)) != 1)
+        assert ranges <= (len(part) - 1) // block + 3
+
+
+@given(seed=st.integers(0, 2**64), epoch=st.integers(0, 9))
+def test_windows_differ_by_window_epoch_and_seed(seed: int, epoch: int) -> None:
+    rows = np.arange(80)
+    first, second = np.split(shuffled_windows(rows, 40, seed=seed, epoch=epoch), 2)
+    assert first.tolist() != (second - 40).tolist()
+    assert first.tolist() != rows[:40].tolist()
+    for other in ({"seed": seed + 1, "epoch": epoch}, {"seed": seed, "epoch": epoch + 1}):
+        assert shuffled_windows(rows, 40, **other)[:40].tolist() != first.tolist()
 
 
 @given(num_items=st.integers(0, 300), seed=st.integers(0, 2**64), epoch=st.integers(0, 9))
@@ -48,13 +78,20 @@ def _key(seed: int, epoch: int) -> int:
     batch_size=st.integers(1, 50),
     world_size=st.integers(1, 4),
     seed_blocks=st.integers(1, 60),
+    seed_window=st.integers(1, 5),
     drop_last=st.booleans(),
     epoch=st.integers(0, 5),
 )
 def test_every_seed_is_taken_once(
-    num_seeds: int, batch_size: int, world_size: int, seed_blocks: int, drop_last: bool, epoch: int
+    num_seeds: int,
+    batch_size: int,
+    world_size: int,
+    seed_blocks: int,
+    seed_window: int,
+    drop_last: bool,
+    epoch: int,
 ) -> None:
-    assume(batch_size <= num_seeds and seed_blocks <= batch_size * world_size)
+    assume(batch_size <= num_seeds and seed_blocks <= batch_size * world_size * seed_window)
     assume(num_seeds >= batch_size * world_size)
     seeds = np.random.default_rng(num_seeds).permutation(1000)[:num_seeds]
     ranks = [
@@ -67,6 +104,7 @@ def test_every_seed_is_taken_once(
             rank=rank,
             world_size=world_size,
             seed_blocks=seed_blocks,
+            seed_window=seed_window,
         )
         for rank in range(world_size)
     ]

@@ -133,7 +133,7 @@ class _Data:
 
 class _Order:
     shuffle, drop_last, seed_blocks, seeds = True, False, 1, np.arange(5)
-    num_items, times, draws = 5, None, None
+    num_items, times, draws, seed_window = 5, None, None, 1
 
 
 def test_a_stream_of_a_list_keeps_its_fingerprint() -> None:

@@ -153,6 +153,7 @@ def test_an_epoch_of_single_seeds_is_golden() -> None:
 
 
 GOLDEN_SEEDS = [9, 3, 6, 0, 15, 21, 18, 12]
+GOLDEN_WINDOWS = [21, 6, 18, 24, 0, 3, 30, 12, 27, 15, 9, 33]
 GOLDEN_BLOCKS = [12, 15, 18, 3, 6, 9, 21, 0]
 
 
@@ -160,6 +161,21 @@ GOLDEN_BLOCKS = [12, 15, 18, 3, 6, 9, 21, 0]
 def test_impossible_seed_blocks_are_refused(bad: int) -> None:
     with pytest.raises(ConfigError, match=rf"seed_blocks is {bad}; it must be in 1\.\.64"):
         _order(batch_size=16, world_size=4, seed_blocks=bad)
+
+
+def test_a_block_may_be_as_large_as_a_window() -> None:
+    assert _order(batch_size=16, world_size=4, seed_blocks=128, seed_window=2).seed_blocks == 128
+    with pytest.raises(
+        ConfigError, match=r"seed_blocks is 129; it must be in 1\.\.128, .* in the 2 steps of a window"
+    ):
+        _order(batch_size=16, world_size=4, seed_blocks=129, seed_window=2)
+    with pytest.raises(ConfigError, match="seed_window is 0; it must be at least 1"):
+        _order(batch_size=16, seed_window=0)
+
+
+def test_a_window_of_blocks_keeps_its_order() -> None:
+    """Streams are addressed by (seed, epoch): a change here would break saved states."""
+    assert _order(12, 2, seed_blocks=3, seed_window=3).epoch_seeds(3).tolist() == GOLDEN_WINDOWS
 
 
 def test_without_shuffle_seed_blocks_change_nothing() -> None:

@@ -112,6 +112,10 @@ def test_what_gives_no_batch_is_refused() -> None:
         ConfigError, match=r"seed_blocks is 2; rows of a table have no neighbours: it must be 1"
     ):
         RowOrder(num_items=10, batch_size=5, seed=0, seed_blocks=2)
+    with pytest.raises(
+        ConfigError, match="seed_window is 2; rows of a table have no neighbours: it must be 1"
+    ):
+        RowOrder(num_items=10, batch_size=5, seed=0, seed_window=2)
     with pytest.raises(SeedError, match=r"1 edges give 2 ranks no batch; they would wait forever"):
         RowOrder(num_items=1, batch_size=1, seed=0, world_size=2)
     assert RowOrder(num_items=0, batch_size=5, seed=0).num_batches == 0

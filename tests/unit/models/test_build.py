@@ -107,7 +107,7 @@ def test_the_wrong_number_of_blocks_is_refused(make_block) -> None:
     [
         (
             {"name": "transformer"},
-            "model 'transformer' is not known; allowed: graphsage, gcn, gat, gine, mlp",
+            "model 'transformer' is not known; allowed: graphsage, gcn, gat, gine, mlp, sign, sgc",
         ),
         ({"hidden": 0}, "hidden is 0; a model needs at least 1"),
         ({"heads": -1}, "heads is -1; a model needs at least 1"),

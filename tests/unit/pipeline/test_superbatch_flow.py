@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gloader.core.order import EpochOrder
 from gloader.errors import ChannelClosedError
 from gloader.pipeline.flow import (
     BatchFeed,
@@ -18,6 +19,7 @@ from gloader.pipeline.flow import (
 )
 from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.sample import CodedRows, TraceEntry
+from gloader.pipeline.seeds import BatchStream
 from gloader.pipeline.superbatch import OrderedBatch, PlannedSuperbatch, StagedSuperbatch
 from gloader.pipeline.threads import Channel
 from gloader.types import BatchId
@@ -53,7 +55,13 @@ class _Batches:
 
 
 def _collector(
-    traces: _Traces, size: int = 4, room: int = 100, *, unit: int = 1, download_s: float | None = None
+    traces: _Traces,
+    size: int = 4,
+    room: int = 100,
+    *,
+    unit: int = 1,
+    download_s: float | None = None,
+    of: BatchStream | None = None,
 ) -> SuperbatchCollector:
     def waits(first: Sequence[np.ndarray]) -> float:
         assert _ids(first) == [0]
@@ -62,7 +70,7 @@ def _collector(
     table: Any = SimpleNamespace(retrieval=SimpleNamespace(download_s=waits))
     return SuperbatchCollector(
         traces,
-        stream(end_epoch=None),
+        of or stream(end_epoch=None),
         SuperbatchWindow(room),
         size=size,
         unit=unit,
@@ -102,6 +110,21 @@ def test_superbatches_grow_and_look_ahead_and_the_first_does_not_wait() -> None:
         ([11], []),
     ]
     assert isinstance(end, ChannelClosedError)
+
+
+@pytest.mark.parametrize(
+    ("size", "first", "expected"),
+    [
+        (8, 0, [4, 8, 3, 8, 7, 8, 7]),  # 15 batches an epoch, 4 a window: superbatch 0 is one window
+        (8, 6, [2, 7, 8, 7, 8, 7]),  # a resumed run first ends the window that it is in
+        (6, 0, [4, 4, 4, 3, 4, 4, 4, 3]),  # 6 batches hold one window
+        (2, 0, [2, 2, 2, 2, 2, 2, 2, 1, 2]),  # none holds a whole window
+    ],
+)
+def test_superbatches_end_with_windows_and_epochs(size, first, expected) -> None:
+    order = EpochOrder(seeds=np.arange(30), num_nodes=30, batch_size=2, seed=0, seed_blocks=2, seed_window=4)
+    found, _ = _all(_collector(_Traces(60), size=size, of=BatchStream(order, BatchId(epoch=0, index=first))))
+    assert [len(batches) for batches, _ in found][: len(expected)] == expected
 
 
 def test_superbatches_of_machines_hold_whole_steps() -> None:

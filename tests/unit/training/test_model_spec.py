@@ -133,8 +133,19 @@ def test_a_checkpoint_holds_types_relations_and_learned_rows(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "spec",
-    [SPEC, ModelSpec(config=ModelConfig(), in_dim=5, out_dim=3, num_layers=2, add_self_loops=False)],
-    ids=["several types", "one type"],
+    [
+        SPEC,
+        ModelSpec(config=ModelConfig(), in_dim=5, out_dim=3, num_layers=2, add_self_loops=False),
+        ModelSpec(
+            config=ModelConfig(name="sign"),
+            in_dim=5,
+            out_dim=3,
+            num_layers=1,
+            add_self_loops=True,
+            groups=(("x", 0, 2), ("in1.mean", 2, 5)),
+        ),
+    ],
+    ids=["several types", "one type", "hop columns"],
 )
 def test_a_spec_survives_json(spec) -> None:
     assert parse_spec(json.loads(json.dumps(spec_content(spec))), Path("x")) == spec
@@ -165,6 +176,7 @@ def test_specs_of_earlier_versions_are_read() -> None:
     plain = ModelSpec(config=ModelConfig(), in_dim=5, out_dim=3, num_layers=2, add_self_loops=False)
     content = spec_content(plain)
     content["num_classes"] = content.pop("out_dim")
+    assert "groups" not in content  # nor in the checkpoints of earlier versions
     del content["edge_dim"]
     assert parse_spec(content, Path("x")) == plain
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from typed_batches import small_schema
 
-from gloader.config import ModelConfig
+from gloader.config import HOP_MODELS, ModelConfig
 from gloader.models import CodeColumn
 from gloader.training import step_memory
 from gloader.training.model_spec import HeteroModelSpec, LinkSpec, ModelSpec
@@ -19,6 +19,7 @@ from gloader.training.step_memory import LiveBytes, largest, parameter_bytes, st
 from gloader.types import BatchId, Block, HeteroBatch, Links, SampledBatch
 
 SHAPES = [(9000, 3000, 12_000), (3000, 400, 4000)]
+SEEDS_ALONE = [(9000, 9000, 0)]
 NO_COMPILER = """
 import sys, torch
 from gloader.training.train_step import Adam
@@ -56,9 +57,12 @@ def _spec(name, in_dim, hidden=32, edge_dim=0) -> ModelSpec:
         config=config,
         in_dim=in_dim,
         out_dim=7,
-        num_layers=len(SHAPES),
+        num_layers=len(SHAPES) if config.name not in HOP_MODELS else 1,
         add_self_loops=True,
         edge_dim=edge_dim,
+        groups=(("x", 0, in_dim // 2), ("in1.mean", in_dim // 2, in_dim))
+        if config.name in HOP_MODELS
+        else (),
     )
 
 
@@ -66,13 +70,16 @@ def _spec(name, in_dim, hidden=32, edge_dim=0) -> ModelSpec:
     ("name", "edge_dim"),
     [
         *[("graphsage", 0), ("gcn", 0), ("gat", 0), ("mlp", 0), ("gat", 16), ("gine", 16), ("gine", 100)],
-        *[("residual graphsage", 0), ("residual gat", 16)],
+        *[("residual graphsage", 0), ("residual gat", 16), ("sign", 0), ("sgc", 0)],
     ],
 )
 @pytest.mark.parametrize("in_dim", [64, 200])
 @pytest.mark.parametrize("autocast", ["none", "bf16"])
 def test_a_small_step_tells_what_the_whole_one_takes(name, edge_dim, in_dim, autocast, monkeypatch) -> None:
-    batch, spec = _batch(), _spec(name, in_dim, edge_dim=edge_dim)
+    batch, spec = (
+        _batch(SEEDS_ALONE if name in HOP_MODELS else SHAPES),
+        _spec(name, in_dim, edge_dim=edge_dim),
+    )
     monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 200_000)
     predicted = step_bytes(spec, batch, autocast=autocast)
     monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 1 << 40)
@@ -89,8 +96,9 @@ def test_a_step_is_made_small_by_the_rows_that_its_first_layer_makes(monkeypatch
     for name in ("graphsage", "residual graphsage"):
         step_bytes(_spec(name, 4, hidden=256), _batch())
     step_bytes(replace(_spec("graphsage", 4), codes=_codes(9, dim=300)), _batch())
+    step_bytes(_spec("sign", 4, hidden=256), _batch(SEEDS_ALONE))
     rows = SHAPES[0][0]
-    assert measured == [1, 4 * 256 * rows // 200_000, 4 * 303 * rows // 200_000]
+    assert measured == [1, *(4 * width * rows // 200_000 for width in (256, 303, 2 * 256))]
 
 
 @pytest.mark.parametrize("num_pairs", [600, 60_000])

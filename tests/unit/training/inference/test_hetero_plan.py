@@ -34,6 +34,7 @@ class Conv:
     column_step: int = STEP
     edge_dim: int = 0
     edge_floats: int = 0
+    is_rowwise: bool = False
     row_floats: int = 0
 
     def table_widths(self, n: int) -> tuple[int, ...]:
