@@ -19,7 +19,7 @@ from gloader.errors import BudgetError
 from gloader.training.propagation.hop_pass import PassLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from gloader.dataset import Dataset
     from gloader.training.propagation.chains import HopState, HopStep, HopTrees
@@ -29,10 +29,14 @@ FLOAT_BYTES: Final = 4
 # Memory of a file that is written, `array_writer.BUFFER_BYTES` twice, and of the buffer for what is read back.
 WRITER_BYTES: Final = 9 << 20
 RING_BYTES: Final = 4 << 20
-# Chunks of rows and pieces of edges are not faster if they are larger.
+# Chunks of rows and pieces of edges are not faster if they are larger. Of a small budget a chunk takes a share, and a
+# piece has an edge for so many bytes; all chunks and pieces together then take a sixth, which leaves the rest to tables.
 _MAX_CHUNK_BYTES: Final = 4 << 20
+_MIN_CHUNK_BYTES: Final = 256 << 10
+_CHUNK_SHARE: Final = 128
 _MAX_PIECE_EDGES: Final = 1 << 19
 _MIN_PIECE_EDGES: Final = 1 << 14
+_PIECE_SHARE: Final = 1024
 # Bytes of an edge in a piece: its id as it is read, twice while pages are copied, and its weight.
 _EDGE_BYTES: Final = 16
 # Memory of a topology whose edges are read page by page: its bounce memory, a round of pages of two arrays.
@@ -43,6 +47,8 @@ _MOMENT_BYTES: Final = 16
 _WIDTH_STEP: Final = 8
 # An extent of a slab in the file of cut rows: large reads are as fast as sequential ones.
 _EXTENT_BYTES: Final = 512 << 10
+_MIN_EXTENT_BYTES: Final = 16 << 10
+_CUT_SHARE: Final = 8  # of a small budget, for a chunk of rows; another one has its slabs
 
 # Rates of this project's machine (2 cores, 24 GB): one thread's gather of 16 M edges among 1 M nodes at 128 columns took
 # 0.7 s, and 0.12 s at 8 columns: a time for each edge, and one for each value.
@@ -166,10 +172,13 @@ def plan_propagation(
     BudgetError
         The budget is too small; the message has the least budget.
     """
-    planner = _Planner(trees, sizes, num_kept, dtype, has_disk, threads, rates or Rates())
-    plans = list(planner.plans(budget_bytes, widths))
+
+    def planner(budget: int) -> _Planner:
+        return _Planner(trees, sizes, num_kept, dtype, has_disk, threads, rates or Rates(), budget)
+
+    plans = list(planner(budget_bytes).plans(budget_bytes, widths))
     if not plans:
-        raise planner.too_small(budget_bytes, widths)
+        raise _too_small(planner, budget_bytes, widths)
     return min(plans, key=lambda plan: plan.cost.seconds)
 
 
@@ -185,6 +194,7 @@ class _Planner:
         has_disk: bool,
         threads: int,
         rates: Rates,
+        budget_bytes: int,
     ) -> None:
         self._trees = trees
         self._sizes = sizes
@@ -194,6 +204,9 @@ class _Planner:
         self._has_disk = has_disk
         self._threads = threads or len(os.sched_getaffinity(0))
         self._rates = rates
+        self._chunk_bytes = min(max(budget_bytes // _CHUNK_SHARE, _MIN_CHUNK_BYTES), _MAX_CHUNK_BYTES)
+        self._cut_bytes = budget_bytes // _CUT_SHARE
+        self._most_edges = min(max(budget_bytes // _PIECE_SHARE, _MIN_PIECE_EDGES), _MAX_PIECE_EDGES)
         # Whether an output's rows on the SSD are also the state from which later rows are computed.
         self.shares_rows = self._keeps_all and dtype == "float32"
 
@@ -213,22 +226,14 @@ class _Planner:
                 if plan.held_bytes <= budget:
                     yield plan
 
-    def too_small(self, budget: int, widths: Mapping[str, int] | None) -> BudgetError:
-        """Return the error for a budget without a plan."""
-        if self._has_disk:
-            narrow = widths or dict.fromkeys(self._trees.roots, 1)
-            least = self._plan(narrow, is_held=False, holds_edges=False).held_bytes
-            what = "the narrowest slab of columns needs"
-            if widths is not None:
-                what = "the begun propagation needs"
-        else:
-            least = self._plan(dict(self._trees.widths), is_held=True, holds_edges=True).held_bytes
-            what = "a propagation in memory needs"
-        return BudgetError(
-            f"{what} {format_bytes(least)} ({least} bytes) and the memory budget is {format_bytes(budget)}; raise it "
-            f"to --memory-budget {-(-least // 10**6)}MB or more",
-            short_bytes=least - budget,
-        )
+    def least(self, widths: Mapping[str, int] | None) -> tuple[int, str]:
+        """Return the least memory of a plan with this budget's buffers, and the plan in words."""
+        if not self._has_disk:
+            plan = self._plan(dict(self._trees.widths), is_held=True, holds_edges=True)
+            return plan.held_bytes, "a propagation in memory needs"
+        narrow = widths or dict.fromkeys(self._trees.roots, 1)
+        words = "the narrowest slab of columns needs" if widths is None else "the begun propagation needs"
+        return self._plan(narrow, is_held=False, holds_edges=False).held_bytes, words
 
     def _widest(self, budget: int, *, holds_edges: bool) -> dict[str, int] | None:
         """Return the widest slabs that fit, in whole vectors and evenly, or None if one column does not fit."""
@@ -260,7 +265,7 @@ class _Planner:
         }
         widest = max(widths.values())
         limits = PassLimits(
-            rows=max(1, _MAX_CHUNK_BYTES // (FLOAT_BYTES * widest)),
+            rows=max(1, self._chunk_bytes // self._row_bytes(widest)),
             edges=self._piece_edges(),
             threads=self._threads,
         )
@@ -271,20 +276,21 @@ class _Planner:
             self._peak(trees.roots[name], width) if is_held else self._table_bytes(trees.roots[name], width)
             for name, width in widths.items()
         )
-        cut = max(
-            (2 * _EXTENT_BYTES * len(ranges) for name, ranges in slabs.items() if len(ranges) > 1),
-            default=0,
-        )
+        extent = max(min(_EXTENT_BYTES, self._cut_bytes // max(map(len, slabs.values()))), _MIN_EXTENT_BYTES)
+        cut = max((2 * extent * len(ranges) for ranges in slabs.values() if len(ranges) > 1), default=0)
         result = 0 if self._has_disk else self._num_kept * trees.width * FLOAT_BYTES
         joins = self._num_kept * trees.width * self._item_bytes // 512 if self._has_disk else 0
-        held = fixed + self._scale_bytes() + max(tables + buffers, cut + WRITER_BYTES) + result
+        factors, degrees = self._scale_bytes()
+        if is_held:  # the rows are in memory while the degrees are counted
+            tables, degrees = tables + degrees, 0
+        held = fixed + factors + max(tables + buffers, degrees + buffers, cut + WRITER_BYTES) + result
         return PropagationPlan(
             trees=trees,
             slabs=slabs,
             is_held=is_held,
             topology_bytes=topology_bytes if holds_edges else 0,
             limits=limits,
-            rows_per_cut=max(1, _EXTENT_BYTES // (FLOAT_BYTES * widest)),
+            rows_per_cut=max(1, extent // (FLOAT_BYTES * widest)),
             held_bytes=max(held, joins + buffers),
             disk_bytes=self._disk_bytes(slabs, is_held=is_held) if self._has_disk else 0,
             cost=self._cost(slabs, is_held=is_held, holds_edges=holds_edges),
@@ -293,7 +299,7 @@ class _Planner:
     def _piece_edges(self) -> int:
         """Return the edges of a piece: about as many as the edges of a sixteenth of the nodes, within limits."""
         most = max((each.num_edges for each in self._sizes.edges.values()), default=0)
-        return min(max(most // 16, _MIN_PIECE_EDGES), _MAX_PIECE_EDGES)
+        return min(max(most // 16, _MIN_PIECE_EDGES), self._most_edges)
 
     def _paged_bytes(self) -> int:
         """Return the memory of edges that are read page by page: offsets and page checksums of all relations."""
@@ -309,18 +315,21 @@ class _Planner:
 
     def _buffer_bytes(self, limits: PassLimits, width: int) -> int:
         """Return the memory of chunks, pieces and files."""
-        has_std = any(state.stat == "std" for state in self._states())
-        row_bytes = width * (FLOAT_BYTES + (2 * 8 if has_std else 0)) + 24
         nodes = max(self._sizes.num_nodes.values())
-        chunks = (limits.chunks + 3) * min(limits.rows, nodes) * row_bytes
+        chunks = (limits.chunks + 3) * min(limits.rows, nodes) * self._row_bytes(width)
         pieces = (limits.chunks + 3) * limits.edges * _EDGE_BYTES
         files = 2 * WRITER_BYTES + 2 * RING_BYTES if self._has_disk else 0
         return chunks + pieces + files + (8 * self._num_kept if not self._keeps_all else 0)
 
-    def _scale_bytes(self) -> int:
+    def _row_bytes(self, width: int) -> int:
+        """Return the memory of a row in a chunk."""
+        has_std = any(state.stat == "std" for state in self._states())
+        return width * (FLOAT_BYTES + (2 * 8 if has_std else 0)) + 24
+
+    def _scale_bytes(self) -> tuple[int, int]:
         """Return the memory of the factors of all steps with means, and of one step's degrees in float64."""
         nodes = [self._sizes.num_nodes[step.target] for step in self._mean_steps()]
-        return sum(FLOAT_BYTES * count for count in nodes) + 8 * max(nodes, default=0)
+        return sum(FLOAT_BYTES * count for count in nodes), 8 * max(nodes, default=0)
 
     def _mean_steps(self) -> list[HopStep]:
         """Return the different steps with means."""
@@ -425,7 +434,7 @@ class _Planner:
             if is_cut:
                 rows_written += matrix
                 seconds += matrix / rates.write_bytes_per_s
-            if root.group and not self._keeps_all:
+            if root.group and not self._keeps_all and self._has_disk:
                 rows_written += self._pieces_bytes(width)
             for state in root.walk():
                 for each in state.nexts:
@@ -456,6 +465,21 @@ class _Planner:
                         edge_bytes / rates.read_bytes_per_s + written / rates.write_bytes_per_s,
                     )
         return HopCost(rows_read=rows_read, rows_written=rows_written, edges_read=edges_read, seconds=seconds)
+
+
+def _too_small(
+    planner: Callable[[int], _Planner], budget: int, widths: Mapping[str, int] | None
+) -> BudgetError:
+    """Return the error for a budget without a plan."""
+    least, words = planner(budget).least(widths)
+    # A larger budget has larger buffers, which take a part of what it adds.
+    while (needed := planner(least).least(widths)[0]) > least:
+        least = needed
+    return BudgetError(
+        f"{words} {format_bytes(least)} ({least} bytes) and the memory budget is {format_bytes(budget)}; raise it "
+        f"to --memory-budget {-(-least // 10**6)}MB or more",
+        short_bytes=least - budget,
+    )
 
 
 def needs_scaling(state: HopState, trees: HopTrees) -> bool:
