@@ -324,9 +324,10 @@ class _RowsOf:
 def _cold_part(job: dict[str, Any]) -> dict[str, Any]:
     """Return a contender's seconds and bytes."""
     run = _COLD[job["contender"]]
-    before, started = _io(), time.perf_counter()
+    before, started, used = _io(), time.perf_counter(), time.process_time()
     found = run(job)
     seconds, after = time.perf_counter() - started, _io()
+    found["processor_s"] = time.process_time() - used
     figures = {
         "seconds": seconds,
         **{name: after[name] - before[name] for name in ("read_bytes", "write_bytes")},
