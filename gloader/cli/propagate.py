@@ -168,7 +168,7 @@ def _planned(plan: "HopPlan") -> dict[str, str]:
         "memory": f"{format_bytes(plan.held_bytes)} of a budget of {format_bytes(plan.budget_bytes)}",
         "disk": f"{format_bytes(plan.disk_bytes)} at most, {format_bytes(plan.output_bytes)} in the end",
         "reads and writes": _traffic(cost),
-        "time": f"about {format_seconds(cost.seconds)}, and the writing of the result",
+        "time": f"about {format_seconds(cost.seconds)} for the columns, {format_seconds(plan.write_s)} for the result",
     }
 
 
@@ -181,12 +181,13 @@ def _traffic(cost: "HopCost") -> str:
 def _done(report: "HopReport") -> dict[str, str]:
     """Return the lines on what a run did, beside the prediction."""
     predicted, cost = report.plan.cost, report.cost
-    compiled = ""
+    times = [f"{format_seconds(cost.seconds - report.compile_s)} for the columns"]
     if report.compile_s > _TOLD_FROM_S:
-        compiled = f" and {format_seconds(report.compile_s)} for compiling kernels, once on a machine"
+        times.append(f"{format_seconds(report.compile_s)} for compiling kernels, once on a machine")
+    times.append(f"{format_seconds(report.write_s)} for the result")
+    expected = f"predicted {format_seconds(predicted.seconds)} and {format_seconds(report.plan.write_s)}"
     return {
         "output": f"{report.path}, {format_bytes(report.output_bytes)}",
         "reads and writes": f"{_traffic(cost)}; predicted {_traffic(predicted)}",
-        "time": f"{format_seconds(report.seconds)}, of it {format_seconds(cost.seconds - report.compile_s)} for the "
-        f"columns{compiled}; predicted {format_seconds(predicted.seconds)}",
+        "time": f"{', '.join(times)}; {expected}",
     }

@@ -182,12 +182,13 @@ def empty_folder(path: Path, *, os_io: OsIO = REAL_OS) -> None:
 
 def remove_tree(path: Path, *, os_io: OsIO = REAL_OS) -> None:
     """Remove a folder, with a second attempt after an error. A folder that remains only costs space."""
-    try:
-        os_io.rmtree(path)
-    except FileNotFoundError:
-        return
-    except OSError:
-        os_io.rmtree(path)
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            os_io.rmtree(path)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            os_io.rmtree(path)
 
 
 def _make_folder(path: Path, mode: int, os_io: OsIO) -> bool:

@@ -27,6 +27,7 @@ from gloader.errors import BudgetError, ConfigError
 from gloader.observe.compile_clock import compile_seconds
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.too_small import planned_within
+from gloader.ssd_store.cost.profile import remembered_profile
 from gloader.ssd_store.os_io import REAL_OS, OsIO, require_free_space, write_errors
 from gloader.ssd_store.write.array_writer import disk_bytes
 from gloader.ssd_store.write.atomic_file import require_file_target
@@ -38,8 +39,8 @@ from gloader.training.propagation.hop_table import write_hop_table
 from gloader.training.propagation.label_rows import LabelRows, label_bytes
 from gloader.training.propagation.propagate_rows import begun_widths
 from gloader.training.propagation.propagate_rows import propagate as propagate_rows
-from gloader.training.propagation.propagation_plan import GraphSizes, HopCost, plan_propagation
-from gloader.training.propagation.work_folder import WorkFolder
+from gloader.training.propagation.propagation_plan import GraphSizes, HopCost, Rates, plan_propagation
+from gloader.training.propagation.work_folder import WorkFolder, work_path
 
 if TYPE_CHECKING:
     import os
@@ -84,6 +85,7 @@ class HopPlan:
     is_continued: bool  # whether the work folder has columns of an interrupted run
     output_bytes: int  # bytes of the new dataset or table on disk
     disk_bytes: int  # bytes on disk at the peak, with the work folder
+    write_s: float  # predicted seconds of the join: finished columns are read, and the result is written
     held_bytes: int  # memory at the peak
     budget_bytes: int
 
@@ -100,6 +102,7 @@ class HopReport:
     path: Path
     plan: HopPlan
     cost: HopCost  # measured, without the join; a continued run counts only its own part
+    write_s: float  # seconds of the join
     seconds: float  # of the whole run
     compile_s: float  # seconds of it in which kernels were compiled, at their first use on a machine
     output_bytes: int  # bytes of the new dataset or table on disk
@@ -118,8 +121,8 @@ class HopReport:
             "held_bytes": plan.held_bytes,
             "disk_bytes": plan.disk_bytes,
             "output_bytes": self.output_bytes,
-            "predicted": asdict(plan.cost),
-            "measured": asdict(self.cost),
+            "predicted": {**asdict(plan.cost), "write_s": plan.write_s},
+            "measured": {**asdict(self.cost), "write_s": self.write_s},
             "seconds": self.seconds,
             "compile_s": self.compile_s,
             "not_used": list(plan.request.unused),
@@ -248,7 +251,7 @@ def make_hops(  # noqa: PLR0913 - each a setting
         with write_errors(work.path, "checking the free space", os_io=os_io):
             require_free_space(work.path, plan.disk_bytes - work.used_bytes, os_io=os_io)
         try:
-            cost = run.write(plan, overwrite=overwrite)
+            cost, write_s = run.write(plan, overwrite=overwrite)
         except BaseException as error:
             if plan.is_kept:
                 error.add_note(f"stopped; {work.path} keeps the finished columns; go on: the same command")
@@ -257,6 +260,7 @@ def make_hops(  # noqa: PLR0913 - each a setting
         path=out,
         plan=plan,
         cost=cost,
+        write_s=write_s,
         seconds=time.perf_counter() - began,
         compile_s=compile_seconds() - compiled_s,
         output_bytes=bytes_on_disk(out, has_holes=False) if out.is_dir() else out.stat().st_size,
@@ -270,7 +274,10 @@ def _require_target(out: Path, dataset: Dataset, *, overwrite: bool) -> None:
     if is_table_file(out):
         require_file_target(out)
     if out.exists() and not overwrite:
-        raise exists_error(out)
+        error = exists_error(out)
+        if (left := work_path(out)).exists():
+            error.add_note(f"{left} is left from a run that was killed; remove it, or replace both")
+        raise error
 
 
 class _FeatureInput:
@@ -324,6 +331,12 @@ class _Run:
             sizes = replace(sizes, input_bytes=dict.fromkeys(sizes.input_bytes, 0))
             parts.append(_Part(name="labels", trees=request.labels, sizes=sizes, dtype="float32"))
         self._parts = parts
+        self._rates = Rates()
+        if (profile := remembered_profile(work.path)) is not None:
+            self._rates = Rates(
+                read_bytes_per_s=profile.read_bytes_per_s,
+                write_bytes_per_s=profile.write_bytes_per_s or self._rates.write_bytes_per_s,
+            )
         asked = {**asdict(settings), "norm": request.norm, "dataset": dataset.fingerprint}
         self._fingerprint = json.dumps(asked, sort_keys=True)
         self._begun = {
@@ -365,6 +378,7 @@ class _Run:
                     num_kept=num_rows,
                     dtype=part.dtype,
                     widths=self._begun[part.name],
+                    rates=self._rates,
                 )
                 for part in self._parts
             )
@@ -378,12 +392,18 @@ class _Run:
             is_continued=any(widths is not None for widths in self._begun.values()),
             output_bytes=output_bytes,
             disk_bytes=output_bytes + sum(plan.disk_bytes for plan in plans),
+            write_s=output_bytes / self._rates.write_bytes_per_s
+            + is_kept
+            * 4
+            * num_kept
+            * sum(part.trees.width for part in self._parts)
+            / self._rates.read_bytes_per_s,
             held_bytes=budget_bytes - left + max(join_bytes, *(plan.held_bytes for plan in plans)),
             budget_bytes=budget_bytes,
         )
 
-    def write(self, plan: HopPlan, *, overwrite: bool) -> HopCost:
-        """Compute the columns and write the result. Return the cost of the columns."""
+    def write(self, plan: HopPlan, *, overwrite: bool) -> tuple[HopCost, float]:
+        """Compute the columns and write the result. Return the cost of the columns, and the seconds of the join."""
         nodes = kept_nodes(self._dataset, self._request.settings)
         with ExitStack() as held:
             made = [
@@ -400,6 +420,7 @@ class _Run:
                 on_rows=lambda done: self._progress.advance("writing rows", done, plan.num_rows, "rows"),
             )
             chunk_bytes = self._chunk_bytes(plan.budget_bytes)
+            began = time.perf_counter()
             if self._is_table:
                 write_hop_table(self._out, self._dataset, rows, chunk_bytes=chunk_bytes, os_io=self._os_io)
             else:
@@ -413,7 +434,7 @@ class _Run:
                     budget_bytes=max(plan.budget_bytes - self._fixed_bytes(), 0) // 2,
                     os_io=self._os_io,
                 )
-            return total_cost([each.cost for each in made])
+            return total_cost([each.cost for each in made]), time.perf_counter() - began
 
     def _made(
         self, part: _Part, plan: PropagationPlan, nodes: IdArray | range, held: ExitStack, *, is_kept: bool
@@ -454,7 +475,12 @@ class _Run:
         try:
             for part in self._parts:
                 plan = plan_propagation(
-                    part.trees, part.sizes, budget_bytes=left, num_kept=num_kept, has_disk=False
+                    part.trees,
+                    part.sizes,
+                    budget_bytes=left,
+                    num_kept=num_kept,
+                    has_disk=False,
+                    rates=self._rates,
                 )
                 plans.append(plan)
                 num_rows = self._dataset.labelled.num_nodes if num_kept is None else num_kept

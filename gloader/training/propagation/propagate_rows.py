@@ -74,7 +74,7 @@ def begun_widths(work: Path, fingerprint: str, *, os_io: OsIO = REAL_OS) -> dict
     if begun["fingerprint"] != fingerprint:
         raise StateError(
             f"{work} holds an unfinished propagation of another dataset or with other settings: repeat its command to "
-            "finish it, or remove the folder to begin again"
+            "finish it, or begin again with --fresh (in Python resume=False)"
         )
     return dict(begun["widths"])
 

@@ -16,6 +16,7 @@ from gloader.core.dtypes import STORED_DTYPES
 from gloader.core.offsets import compact_bytes
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
+from gloader.plan.too_small import advice, rounded_up
 from gloader.training.propagation.hop_pass import PassLimits
 
 if TYPE_CHECKING:
@@ -476,9 +477,9 @@ def _too_small(
     while (needed := planner(least).least(widths)[0]) > least:
         least = needed
     return BudgetError(
-        f"{words} {format_bytes(least)} ({least} bytes) and the memory budget is {format_bytes(budget)}; raise it "
-        f"to --memory-budget {-(-least // 10**6)}MB or more",
+        f"{words} {format_bytes(least)} ({least} bytes) and the memory budget is {format_bytes(budget)}",
         short_bytes=least - budget,
+        advice=advice(rounded_up(least)),
     )
 
 

@@ -21,6 +21,12 @@ _SUFFIX: Final = ".propagate"  # fixed: a later version must find the folder of 
 _OWNER_ONLY: Final = 0o700  # hop columns say as much as the features, whose permissions are not known here
 
 
+def work_path(out: Path) -> Path:
+    """Return the work folder of an output. Pure."""
+    target = Path(os.path.realpath(out))
+    return target.with_name(f".{target.name}{_SUFFIX}")
+
+
 class WorkFolder:
     """The folder ``.NAME.propagate`` beside the output NAME, for one process at a time. A context manager.
 
@@ -40,8 +46,7 @@ class WorkFolder:
     """
 
     def __init__(self, out: Path, *, os_io: OsIO = REAL_OS) -> None:
-        target = Path(os.path.realpath(out))
-        self.path = target.with_name(f".{target.name}{_SUFFIX}")
+        self.path = work_path(out)
         self._os_io = os_io
         self._folder = LockedFolder(self.path, mode=_OWNER_ONLY, os_io=os_io)
         self._made: list[Path] = []  # new folders above the output, the topmost first

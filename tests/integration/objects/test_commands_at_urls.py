@@ -85,6 +85,20 @@ def test_info_fetches_the_record_alone(digits: Path, run_json: Callable[..., Jso
     assert (tmp_path / "home" / "mirrors").is_dir()
 
 
+def test_propagate_reads_a_url_as_a_folder(
+    digits: Path, run_json: Callable[..., Json], tmp_path: Path
+) -> None:
+    run_json("propagate", digits / "digits", tmp_path / "local", "--hops", "2")
+    with RangeServer(digits) as server:
+        run_json("propagate", server.url + "/digits", tmp_path / "far", "--hops", "2")
+    far, local = (gloader.Dataset.open(tmp_path / name) for name in ("far", "local"))
+    assert far.fingerprint == local.fingerprint
+    # A mirror has holes, so its files get no second names.
+    assert (far.root / "indices.npy").stat().st_nlink == 1
+    assert (local.root / "indices.npy").stat().st_nlink > 1
+    assert run_json("verify", tmp_path / "far")["ok"]
+
+
 def test_verify_fetches_everything_and_compares_it(digits: Path, run_json: Callable[..., Json]) -> None:
     with RangeServer(digits) as server:
         assert run_json("verify", server.url + "/digits")["ok"]

@@ -273,6 +273,10 @@ def test_an_output_that_exists_is_refused_at_once(tmp_path: Path, dataset: Datas
     for name in ("hops", "t.csv"):
         with pytest.raises(StoreExistsError, match="exists already"):
             gloader.propagate(dataset, tmp_path / name)
+    (tmp_path / ".hops.propagate").mkdir()
+    with pytest.raises(StoreExistsError) as caught:
+        gloader.propagate(dataset, tmp_path / "hops")
+    assert "is left from a run that was killed" in caught.value.__notes__[0]
     gloader.propagate(dataset, tmp_path / "t.csv", hops=1, overwrite=True)
     assert (tmp_path / "t.csv").read_text().startswith('"id","split","label","x.0"')
     gloader.propagate(dataset, tmp_path / "hops", hops=1, overwrite=True)
