@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 _NO_WEIGHTS: Final[Matrix] = np.empty(0, dtype=np.float32)
 _NODES: Final = 1 << 20  # nodes whose degrees are computed together
 _LINE: Final = 16  # float32 values of a cache line: two threads never write to the same line
-# Row widths that have kernels with a loop of fixed length. With wider rows the loop's length does not matter.
-_FIXED_WIDTHS: Final = (8, 16)
 
 
 def empty_rows(num_rows: int, width: int, dtype: Any = np.float32) -> NDArray[Any]:
@@ -282,9 +280,6 @@ class _Gather:
     def __init__(self, rule: HopRule, table: Matrix) -> None:
         self._rule = rule
         self._table = table
-        self._flat = table.reshape(-1)
-        width = table.shape[1]
-        self._lanes = (0,) * width if width in _FIXED_WIDTHS else ()
 
     def add(self, piece: EdgePiece, rows: _Rows) -> None:
         """Add a piece's edges to ``rows``."""
@@ -296,12 +291,12 @@ class _Gather:
             else:
                 out[:] = first_value(stat)
         if stat == "mean":
-            gather_sums(piece.indptr, piece.sources, piece.weights, self._flat, self._lanes, out)
+            gather_sums(piece.indptr, piece.sources, piece.weights, self._table, out)
         elif stat == "std":
             assert rows.moments is not None  # noqa: S101 - its constructor
-            gather_moments(piece.indptr, piece.sources, self._flat, rows.seen, *rows.moments)
+            gather_moments(piece.indptr, piece.sources, self._table, rows.seen, *rows.moments)
         else:
-            gather_extremes(piece.indptr, piece.sources, self._flat, stat == "max", out)
+            gather_extremes(piece.indptr, piece.sources, self._table, stat == "max", out)
 
     def complete(self, piece: EdgePiece, rows: _Rows) -> Matrix:
         """Add the last piece's edges, and return the final rows."""
@@ -379,11 +374,11 @@ def _scatter_columns(
     stat: Statistic, piece: EdgePiece, part: Matrix, own: int, table: Matrix, columns: slice
 ) -> None:
     """Scatter a piece in a range of columns."""
-    flat, span = table.reshape(-1), (columns.start, columns.stop)
+    span = (columns.start, columns.stop)
     if stat == "mean":
-        scatter_sums(piece.indptr, piece.sources, piece.weights, part, own, *span, flat)
+        scatter_sums(piece.indptr, piece.sources, piece.weights, part, own, *span, table)
     else:
-        scatter_extremes(piece.indptr, piece.sources, part, stat == "max", *span, flat)
+        scatter_extremes(piece.indptr, piece.sources, part, stat == "max", *span, table)
 
 
 def _scatter_moments(edges: HopEdges, rows: OrderedRows, table: Matrix) -> None:

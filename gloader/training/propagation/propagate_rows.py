@@ -456,12 +456,15 @@ class _Run:
         factors = scale if needs_scaling(state, self._trees) else None
         rule = HopRule(stat=state.stat, scale=scale, adds_own=self._adds_loops and state.stat == "mean")
         edges, limits = self._edges[step.relation], self._plan.limits
-        into = None
-        if self._plan.is_held and state.nexts:
-            into = empty_rows(self._num_nodes[state.node_type], source.width)
+        into, is_piece = None, False
+        if self._plan.is_held:
+            # In memory, an output of all rows needs no copy.
+            is_piece = not self._has_disk and self._keep is None and state.group is not None
+            if state.nexts or is_piece:
+                into = empty_rows(self._num_nodes[state.node_type], source.width)
         with ExitStack() as stack:
             puts = []
-            if state.group is not None and not self._has_piece(state.group, columns):
+            if state.group is not None and not is_piece and not self._has_piece(state.group, columns):
                 puts.append(stack.enter_context(self._piece_writer(state.group, columns)))
             if not self._plan.is_held and state.nexts and not self._is_shared(state):
                 puts.append(stack.enter_context(self._state_writer(slab, state)))
@@ -476,7 +479,11 @@ class _Run:
                     self._add_anchor(slab.anchor, start, chunk)
                 for put in puts:
                     put(start, chunk)
-        return None if into is None else Source(HeldRows(into), limits.rows)
+        if into is None:
+            return None
+        if is_piece:
+            self._made[str(state.group), columns.start] = HeldRows(into)
+        return Source(HeldRows(into), limits.rows, owned=not is_piece)
 
     def _add_anchor(self, anchor: Source, start: int, chunk: Matrix) -> None:
         """Replace ``chunk`` by the mean with the input rows that ppr takes."""

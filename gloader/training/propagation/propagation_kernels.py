@@ -25,43 +25,34 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
 
 _LINE: Final = 16  # float32 elements of a cache line, which has 64 bytes
-# Elements of rows in flight. With 512, rows of 128 columns are requested 4 edges before their use, which was fastest of
-# 4, 8 and 16; with rows of 16 columns, 8 to 32 edges were equal.
-_AHEAD: Final = 512
-_MOST_AHEAD: Final = 32  # edges
+# Elements of rows in flight: rows of 128 columns are requested 8 edges before their use. 256 and 512 elements took up to
+# 1.4 times as long, 2,048 the same. So is the limit for narrow rows, in edges.
+_AHEAD: Final = 1024
+_MOST_AHEAD: Final = 32
 
 
 @njit(cache=True, nogil=True)
-def gather_sums(
-    indptr: IdArray, sources: Any, weights: Floats, table: Floats, lanes: Any, rows: Floats
-) -> None:
+def gather_sums(indptr: IdArray, sources: Any, weights: Floats, table: Floats, rows: Floats) -> None:
     """Add the sum of each destination's source rows to ``rows``.
 
     Parameters
     ----------
     indptr, sources : a piece of edges
     weights : (E,) a factor for each edge; empty means ones
-    table : (N * w,) the rows of all sources, one after another
-    lanes : a tuple of w elements, so that the loop over a narrow row has a fixed length; empty for any w
+    table : (N, w) the rows of all sources
     rows : (n, w) the destinations' rows so far
     """
-    width = len(lanes) if len(lanes) > 0 else rows.shape[1]
-    distance = min(max(_AHEAD // width, 4), _MOST_AHEAD)
-    last = sources.shape[0] - 1
+    width, values = rows.shape[1], table.reshape(-1)
     for v in range(rows.shape[0]):
-        row = rows[v]
         for e in range(indptr[v], indptr[v + 1]):
-            later = to_int(sources[min(e + distance, last)]) * width
-            for c in range(0, width, _LINE):
-                prefetch(table, later + c)
-            begin = to_int(sources[e]) * width
+            _prefetch_row(sources, e, values, width, 0, width)
+            u = to_int(sources[e])
             if weights.shape[0] > 0:
-                weight = weights[e]
                 for c in range(width):
-                    row[c] += weight * table[begin + c]
+                    rows[v, c] += weights[e] * table[u, c]
             else:
                 for c in range(width):
-                    row[c] += table[begin + c]
+                    rows[v, c] += table[u, c]
 
 
 @njit(cache=True, nogil=True)
@@ -70,29 +61,17 @@ def gather_extremes(indptr: IdArray, sources: Any, table: Floats, is_max: bool, 
 
     Parameters
     ----------
-    indptr, sources : a piece of edges
-    table : (N * w,) the rows of all sources
+    indptr, sources, table : see `gather_sums`
     is_max : True for the largest
     rows : (n, w) the destinations' rows so far
     """
-    width = rows.shape[1]
-    distance = min(max(_AHEAD // width, 4), _MOST_AHEAD)
-    last = sources.shape[0] - 1
+    width, values = rows.shape[1], table.reshape(-1)
     for v in range(rows.shape[0]):
-        row = rows[v]
         for e in range(indptr[v], indptr[v + 1]):
-            later = to_int(sources[min(e + distance, last)]) * width
-            for c in range(0, width, _LINE):
-                prefetch(table, later + c)
-            begin = to_int(sources[e]) * width
-            if is_max:
-                for c in range(width):
-                    kept, value = row[c], table[begin + c]
-                    row[c] = kept if (kept >= value) | (kept != kept) else value
-            else:
-                for c in range(width):
-                    kept, value = row[c], table[begin + c]
-                    row[c] = kept if (kept <= value) | (kept != kept) else value
+            _prefetch_row(sources, e, values, width, 0, width)
+            u = to_int(sources[e])
+            for c in range(width):
+                rows[v, c] = _extreme(rows[v, c], table[u, c], is_max)
 
 
 @njit(cache=True, nogil=True)
@@ -103,23 +82,20 @@ def gather_moments(
 
     Parameters
     ----------
-    indptr, sources : a piece of edges
-    table : (N * w,) the rows of all sources
+    indptr, sources, table : see `gather_sums`
     seen : (n,) int64 number of each destination's edges so far
     means, squares : (n, w) the values so far
     """
-    width = means.shape[1]
+    width, values = means.shape[1], table.reshape(-1)
     for v in range(means.shape[0]):
-        mean, square = means[v], squares[v]
         for e in range(indptr[v], indptr[v + 1]):
-            begin = to_int(sources[e]) * width
+            _prefetch_row(sources, e, values, width, 0, width)
+            u = to_int(sources[e])
             seen[v] += 1
-            share = 1.0 / seen[v]
             for c in range(width):
-                value = table[begin + c]
-                off = value - mean[c]
-                mean[c] += off * share
-                square[c] += off * (value - mean[c])
+                off = table[u, c] - means[v, c]
+                means[v, c] += off / seen[v]
+                squares[v, c] += off * (table[u, c] - means[v, c])
 
 
 @njit(cache=True, nogil=True)
@@ -143,28 +119,22 @@ def scatter_sums(
     own : the first destination's row in ``table``, if each destination's row is also added to its own row, before its
         edges; else negative
     first, past : the range of columns
-    table : (N * w,) the sources' rows so far
+    table : (N, w) the sources' rows so far
     """
-    width = rows.shape[1]
-    distance = min(max(_AHEAD // width, 4), _MOST_AHEAD)
-    last = sources.shape[0] - 1
+    width, values = rows.shape[1], table.reshape(-1)
     for v in range(rows.shape[0]):
-        row = rows[v]
         if own >= 0:
             for c in range(first, past):
-                table[(own + v) * width + c] += row[c]
+                table[own + v, c] += rows[v, c]
         for e in range(indptr[v], indptr[v + 1]):
-            later = to_int(sources[min(e + distance, last)]) * width
-            for c in range(first, past, _LINE):
-                prefetch(table, later + c)
-            begin = to_int(sources[e]) * width
+            _prefetch_row(sources, e, values, width, first, past)
+            u = to_int(sources[e])
             if weights.shape[0] > 0:
-                weight = weights[e]
                 for c in range(first, past):
-                    table[begin + c] += weight * row[c]
+                    table[u, c] += weights[e] * rows[v, c]
             else:
                 for c in range(first, past):
-                    table[begin + c] += row[c]
+                    table[u, c] += rows[v, c]
 
 
 @njit(cache=True, nogil=True)
@@ -176,19 +146,15 @@ def scatter_extremes(
     Parameters
     ----------
     indptr, sources, rows, first, past, table : see `scatter_sums`
-    is_max : see `gather_extremes`
+    is_max : True for the largest
     """
-    width = rows.shape[1]
+    width, values = rows.shape[1], table.reshape(-1)
     for v in range(rows.shape[0]):
-        row = rows[v]
         for e in range(indptr[v], indptr[v + 1]):
-            begin = to_int(sources[e]) * width
+            _prefetch_row(sources, e, values, width, first, past)
+            u = to_int(sources[e])
             for c in range(first, past):
-                kept, value = table[begin + c], row[c]
-                if is_max:
-                    table[begin + c] = kept if (kept >= value) | (kept != kept) else value
-                else:
-                    table[begin + c] = kept if (kept <= value) | (kept != kept) else value
+                table[u, c] = _extreme(table[u, c], rows[v, c], is_max)
 
 
 @njit(cache=True, nogil=True)
@@ -199,22 +165,18 @@ def scatter_moments(
 
     Parameters
     ----------
-    indptr, sources : a piece of edges
-    rows : (n, w) the destinations' rows
+    indptr, sources, rows : see `scatter_sums`
     seen : (N,) int64 number of each source's edges so far
     means, squares : (N, w) the values so far
     """
-    width = rows.shape[1]
     for v in range(rows.shape[0]):
-        row = rows[v]
         for e in range(indptr[v], indptr[v + 1]):
             u = to_int(sources[e])
             seen[u] += 1
-            share = 1.0 / seen[u]
-            for c in range(width):
-                off = row[c] - means[u, c]
-                means[u, c] += off * share
-                squares[u, c] += off * (row[c] - means[u, c])
+            for c in range(rows.shape[1]):
+                off = rows[v, c] - means[u, c]
+                means[u, c] += off / seen[u]
+                squares[u, c] += off * (rows[v, c] - means[u, c])
 
 
 @njit(cache=True, nogil=True)
@@ -230,3 +192,19 @@ def add_out_degrees(sources: Any, weights: Floats, degrees: Doubles) -> None:
     """Add each edge's weight, or 1 without weights, to its source's entry of ``degrees`` (N,)."""
     for e in range(sources.shape[0]):
         degrees[to_int(sources[e])] += weights[e] if weights.shape[0] > 0 else 1.0
+
+
+@njit(cache=True, nogil=True)
+def _prefetch_row(sources: Any, edge: int, values: Floats, width: int, first: int, past: int) -> None:
+    """Start to load the columns ``first`` to ``past`` of the row that a later edge needs, in ``values`` (N * width,)."""
+    later = min(edge + min(max(_AHEAD // width, 4), _MOST_AHEAD), sources.shape[0] - 1)
+    begin = to_int(sources[later]) * width
+    for c in range(first, past, _LINE):
+        prefetch(values, begin + c)
+
+
+@njit(cache=True, nogil=True)
+def _extreme(kept: float, value: float, is_max: bool) -> float:
+    """Return the larger or the smaller of two values, or NaN if one is NaN."""
+    stays = kept >= value if is_max else kept <= value
+    return kept if stays | (kept != kept) else value  # noqa: PLR0124 - only NaN differs from itself
