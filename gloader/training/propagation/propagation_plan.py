@@ -46,6 +46,7 @@ _PAGED_BYTES: Final = 8 << 20
 _MOMENT_BYTES: Final = 16
 # Narrow slabs have widths of whole vectors; 8 float32 values are an AVX register, and half a cache line.
 _WIDTH_STEP: Final = 8
+_NARROW_STEP: Final = 4  # 5 to 7 columns take longer than 4 and the rest: their loop has no fixed length
 # An extent of a slab in the file of cut rows: large reads are as fast as sequential ones.
 _EXTENT_BYTES: Final = 512 << 10
 _MIN_EXTENT_BYTES: Final = 16 << 10
@@ -251,7 +252,9 @@ class _Planner:
             # Slabs of equal width, and no narrow rest.
             even = -(-full // -(-full // low))
             whole = -(-even // _WIDTH_STEP) * _WIDTH_STEP
-            widths[name] = whole if whole <= low else low // _WIDTH_STEP * _WIDTH_STEP or low
+            widths[name] = (
+                whole if whole <= low else low // _WIDTH_STEP * _WIDTH_STEP or min(low, _NARROW_STEP)
+            )
         return widths
 
     def _plan(self, widths: Mapping[str, int], *, is_held: bool, holds_edges: bool) -> PropagationPlan:
