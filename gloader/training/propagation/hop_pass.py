@@ -143,15 +143,18 @@ class HopEdges:
                     start=first, indptr=indptr, sources=ids, weights=factors, is_last=done == span.num_edges
                 )
 
-    def degrees(self, direction: Direction, *, weighted: bool) -> NDArray[np.float64]:
-        """Return each node's sum of edge weights, or number of edges, at the receiving end of a direction."""
+    def degrees(self, direction: Direction, *, weighted: bool) -> NDArray[np.floating[Any]]:
+        """Return each node's sum of edge weights, or number of edges, at the receiving end of a direction.
+
+        Numbers that offsets have are float32. Sums over edges are float64.
+        """
         weighted = weighted and self._graph.weights is not None
         if direction == "in" and not weighted:
-            degrees = np.empty(self.num_nodes, dtype=np.float64)
+            numbers = np.empty(self.num_nodes, dtype=np.float32)
             for start in range(0, self.num_nodes, _NODES):
                 stop = min(start + _NODES, self.num_nodes)
-                degrees[start:stop] = degrees_between(self._graph.offsets, start, stop)
-            return degrees
+                numbers[start:stop] = degrees_between(self._graph.offsets, start, stop)
+            return numbers
         degrees = np.zeros(self.num_nodes if direction == "in" else self.num_sources, dtype=np.float64)
         with self.pieces(weighted=weighted) as pieces:
             for piece in pieces:
@@ -163,7 +166,7 @@ class HopEdges:
         return degrees
 
 
-def norm_scale(degrees: NDArray[np.float64], norm: Norm, *, add_self_loops: bool) -> Matrix:
+def norm_scale(degrees: NDArray[np.floating[Any]], norm: Norm, *, add_self_loops: bool) -> Matrix:
     """Return each node's factor, (N,): ``1 / sqrt(d)`` for gcn and ppr, ``1 / d`` for mean; 0 without edges. Pure.
 
     Parameters
@@ -177,7 +180,7 @@ def norm_scale(degrees: NDArray[np.float64], norm: Norm, *, add_self_loops: bool
             degrees += 1.0
         np.sqrt(degrees, out=degrees)
     np.divide(1.0, degrees, out=degrees, where=degrees > 0)
-    return degrees.astype(np.float32)
+    return degrees.astype(np.float32, copy=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

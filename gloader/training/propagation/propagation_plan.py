@@ -20,7 +20,7 @@ from gloader.plan.too_small import advice, rounded_up
 from gloader.training.propagation.hop_pass import PassLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from gloader.dataset import Dataset
     from gloader.training.propagation.chains import HopState, HopStep, HopTrees
@@ -29,19 +29,16 @@ if TYPE_CHECKING:
 FLOAT_BYTES: Final = 4
 # Memory of a file that is written, `array_writer.BUFFER_BYTES` twice, and of the buffer for what is read back.
 WRITER_BYTES: Final = 9 << 20
-RING_BYTES: Final = 4 << 20
-# Chunks of rows and pieces of edges are not faster if they are larger. Of a small budget a chunk takes a share, and a
-# piece has an edge for so many bytes; all chunks and pieces together then take a sixth, which leaves the rest to tables.
+RING_BYTES: Final = 2 << 20
+# A chunk of rows and a piece of edges take this part of the budget each. Larger ones than the limits are not faster.
+_BUFFER_PART: Final = 64
 _MAX_CHUNK_BYTES: Final = 4 << 20
-_MIN_CHUNK_BYTES: Final = 256 << 10
-_CHUNK_SHARE: Final = 128
 _MAX_PIECE_EDGES: Final = 1 << 19
 _MIN_PIECE_EDGES: Final = 1 << 14
-_PIECE_SHARE: Final = 1024
 # Bytes of an edge in a piece: its id as it is read, twice while pages are copied, and its weight.
 _EDGE_BYTES: Final = 16
 # Memory of a topology whose edges are read page by page: its bounce memory, a round of pages of two arrays.
-_PAGED_BYTES: Final = 8 << 20
+_PAGED_BYTES: Final = 6 << 20
 # Bytes of a state's row in a deviation along "out": the mean and the sum of squares in float64, beside the result.
 _MOMENT_BYTES: Final = 16
 # Narrow slabs have widths of whole vectors; 8 float32 values are an AVX register, and half a cache line.
@@ -49,13 +46,11 @@ _WIDTH_STEP: Final = 8
 _NARROW_STEP: Final = 4  # 5 to 7 columns take longer than 4 and the rest: their loop has no fixed length
 # An extent of a slab in the file of cut rows: large reads are as fast as sequential ones.
 _EXTENT_BYTES: Final = 512 << 10
-_MIN_EXTENT_BYTES: Final = 16 << 10
-_CUT_SHARE: Final = 8  # of a small budget, for a chunk of rows; another one has its slabs
 
-# Rates of this project's machine (2 cores, 24 GB): one thread's gather of 16 M edges among 1 M nodes at 128 columns took
-# 0.7 s, and 0.12 s at 8 columns: a time for each edge, and one for each value.
+# Processor time of a thread on this project's machine (2 cores, 24 GB): a gather of 16 M edges among 1 M nodes took 0.09 s
+# with 8 columns and 0.48 s with 128, which is a time for each edge and one for each value.
 EDGE_S: Final = 4e-9
-VALUE_S: Final = 0.32e-9
+VALUE_S: Final = 0.21e-9
 # Rates of an SSD of which no profile is known.
 READ_BYTES_PER_S: Final = 1.2e9
 WRITE_BYTES_PER_S: Final = 0.9e9
@@ -174,13 +169,10 @@ def plan_propagation(
     BudgetError
         The budget is too small; the message has the least budget.
     """
-
-    def planner(budget: int) -> _Planner:
-        return _Planner(trees, sizes, num_kept, dtype, has_disk, threads, rates or Rates(), budget)
-
-    plans = list(planner(budget_bytes).plans(budget_bytes, widths))
+    planner = _Planner(trees, sizes, budget_bytes, num_kept, dtype, has_disk, threads, rates or Rates())
+    plans = list(planner.plans(budget_bytes, widths))
     if not plans:
-        raise _too_small(planner, budget_bytes, widths)
+        raise planner.too_small(budget_bytes, widths)
     return min(plans, key=lambda plan: plan.cost.seconds)
 
 
@@ -191,24 +183,22 @@ class _Planner:
         self,
         trees: HopTrees,
         sizes: GraphSizes,
+        budget_bytes: int,
         num_kept: int | None,
         dtype: str,
         has_disk: bool,
         threads: int,
         rates: Rates,
-        budget_bytes: int,
     ) -> None:
         self._trees = trees
         self._sizes = sizes
+        self._buffer = budget_bytes // _BUFFER_PART  # bytes of a chunk or of a piece
         self._keeps_all = num_kept is None
         self._num_kept = sizes.num_nodes[trees.target] if num_kept is None else num_kept
         self._item_bytes = STORED_DTYPES[dtype].stored.itemsize
         self._has_disk = has_disk
         self._threads = threads or len(os.sched_getaffinity(0))
         self._rates = rates
-        self._chunk_bytes = min(max(budget_bytes // _CHUNK_SHARE, _MIN_CHUNK_BYTES), _MAX_CHUNK_BYTES)
-        self._cut_bytes = budget_bytes // _CUT_SHARE
-        self._most_edges = min(max(budget_bytes // _PIECE_SHARE, _MIN_PIECE_EDGES), _MAX_PIECE_EDGES)
         # Whether an output's rows on the SSD are also the state from which later rows are computed.
         self.shares_rows = self._keeps_all and dtype == "float32"
 
@@ -228,14 +218,26 @@ class _Planner:
                 if plan.held_bytes <= budget:
                     yield plan
 
-    def least(self, widths: Mapping[str, int] | None) -> tuple[int, str]:
-        """Return the least memory of a plan with this budget's buffers, and the plan in words."""
-        if not self._has_disk:
-            plan = self._plan(dict(self._trees.widths), is_held=True, holds_edges=True)
-            return plan.held_bytes, "a propagation in memory needs"
+    def too_small(self, budget: int, widths: Mapping[str, int] | None) -> BudgetError:
+        """Return the error for a budget without a plan."""
         narrow = widths or dict.fromkeys(self._trees.roots, 1)
-        words = "the narrowest slab of columns needs" if widths is None else "the begun propagation needs"
-        return self._plan(narrow, is_held=False, holds_edges=False).held_bytes, words
+        what = "the narrowest slab of columns needs" if widths is None else "the begun propagation needs"
+        if not self._has_disk:
+            narrow, what = dict(self._trees.widths), "a propagation in memory needs"
+        least = 0
+        # The buffers are a part of the budget, so the least budget is found step by step.
+        while (
+            needed := self._plan(
+                narrow, is_held=not self._has_disk, holds_edges=not self._has_disk
+            ).held_bytes
+        ) > least:
+            least = needed + needed // 100
+            self._buffer = least // _BUFFER_PART
+        return BudgetError(
+            f"{what} {format_bytes(least)} ({least} bytes) and the memory budget is {format_bytes(budget)}",
+            short_bytes=least - budget,
+            advice=advice(rounded_up(least)),
+        )
 
     def _widest(self, budget: int, *, holds_edges: bool) -> dict[str, int] | None:
         """Return the widest slabs that fit, in whole vectors and evenly, or None if one column does not fit."""
@@ -269,7 +271,7 @@ class _Planner:
         }
         widest = max(widths.values())
         limits = PassLimits(
-            rows=max(1, self._chunk_bytes // self._row_bytes(widest)),
+            rows=max(1, min(self._buffer, _MAX_CHUNK_BYTES) // self._row_bytes(widest)),
             edges=self._piece_edges(),
             threads=self._threads,
         )
@@ -280,30 +282,31 @@ class _Planner:
             self._peak(trees.roots[name], width) if is_held else self._table_bytes(trees.roots[name], width)
             for name, width in widths.items()
         )
-        extent = max(min(_EXTENT_BYTES, self._cut_bytes // max(map(len, slabs.values()))), _MIN_EXTENT_BYTES)
-        cut = max((2 * extent * len(ranges) for ranges in slabs.values() if len(ranges) > 1), default=0)
+        # Rows that are cut into slabs: a chunk in work, two read ahead, and one slab's columns of a chunk.
+        rows_per_cut = max(
+            1, min(_EXTENT_BYTES // widest, 4 * self._buffer // max(trees.widths.values())) // FLOAT_BYTES
+        )
+        is_cut = any(len(ranges) > 1 for ranges in slabs.values())
+        cut = 4 * rows_per_cut * FLOAT_BYTES * max(trees.widths.values()) if is_cut else 0
         result = 0 if self._has_disk else self._num_kept * trees.width * FLOAT_BYTES
         joins = self._num_kept * trees.width * self._item_bytes // 512 if self._has_disk else 0
-        factors, degrees = self._scale_bytes()
-        if is_held:  # the rows are in memory while the degrees are counted
-            tables, degrees = tables + degrees, 0
-        held = fixed + factors + max(tables + buffers, degrees + buffers, cut + WRITER_BYTES) + result
+        held = fixed + self._scale_bytes() + max(tables + buffers, cut + 2 * WRITER_BYTES) + result
         return PropagationPlan(
             trees=trees,
             slabs=slabs,
             is_held=is_held,
             topology_bytes=topology_bytes if holds_edges else 0,
             limits=limits,
-            rows_per_cut=max(1, extent // (FLOAT_BYTES * widest)),
+            rows_per_cut=rows_per_cut,
             held_bytes=max(held, joins + buffers),
             disk_bytes=self._disk_bytes(slabs, is_held=is_held) if self._has_disk else 0,
             cost=self._cost(slabs, is_held=is_held, holds_edges=holds_edges),
         )
 
     def _piece_edges(self) -> int:
-        """Return the edges of a piece: about as many as the edges of a sixteenth of the nodes, within limits."""
-        most = max((each.num_edges for each in self._sizes.edges.values()), default=0)
-        return min(max(most // 16, _MIN_PIECE_EDGES), self._most_edges)
+        """Return the edges of a piece: no more than a sixteenth of the edges, so that threads share small graphs too."""
+        most = max(each.num_edges for each in self._sizes.edges.values()) // 16
+        return max(min(most, self._buffer // _EDGE_BYTES, _MAX_PIECE_EDGES), _MIN_PIECE_EDGES)
 
     def _paged_bytes(self) -> int:
         """Return the memory of edges that are read page by page: offsets and page checksums of all relations."""
@@ -322,18 +325,24 @@ class _Planner:
         nodes = max(self._sizes.num_nodes.values())
         chunks = (limits.chunks + 3) * min(limits.rows, nodes) * self._row_bytes(width)
         pieces = (limits.chunks + 3) * limits.edges * _EDGE_BYTES
-        files = 2 * WRITER_BYTES + 2 * RING_BYTES if self._has_disk else 0
+        files = (1 if self.shares_rows else 2) * WRITER_BYTES + 2 * RING_BYTES if self._has_disk else 0
         return chunks + pieces + files + (8 * self._num_kept if not self._keeps_all else 0)
 
     def _row_bytes(self, width: int) -> int:
-        """Return the memory of a row in a chunk."""
+        """Return the memory of a row in a chunk: its values, moments of deviations, and three numbers of its edges."""
         has_std = any(state.stat == "std" for state in self._states())
-        return width * (FLOAT_BYTES + (2 * 8 if has_std else 0)) + 24
+        return width * (FLOAT_BYTES + (_MOMENT_BYTES if has_std else 0)) + 3 * 8
 
-    def _scale_bytes(self) -> tuple[int, int]:
-        """Return the memory of the factors of all steps with means, and of one step's degrees in float64."""
-        nodes = [self._sizes.num_nodes[step.target] for step in self._mean_steps()]
-        return sum(FLOAT_BYTES * count for count in nodes), 8 * max(nodes, default=0)
+    def _scale_bytes(self) -> int:
+        """Return the memory of the factors of all steps with means, and of one step's degrees, if edges are counted."""
+        steps = self._mean_steps()
+        counted = [8 * self._sizes.num_nodes[step.target] for step in steps if self._counts_edges(step)]
+        factors = sum(FLOAT_BYTES * self._sizes.num_nodes[step.target] for step in steps)
+        return factors + max(counted, default=0)
+
+    def _counts_edges(self, step: HopStep) -> bool:
+        """Return whether the degrees of a step need a pass over its edges, because offsets do not have them."""
+        return self._sizes.edges[step.relation].weight_bytes > 0 or step.direction == "out"
 
     def _mean_steps(self) -> list[HopStep]:
         """Return the different steps with means."""
@@ -423,7 +432,7 @@ class _Planner:
         seconds = 0.0
         for step in self._mean_steps():
             each = sizes.edges[step.relation]
-            if each.weight_bytes or step.direction == "out":
+            if self._counts_edges(step):
                 edges_read += 0 if holds_edges else each.edge_bytes
                 seconds += each.num_edges * EDGE_S
         if holds_edges:
@@ -469,21 +478,6 @@ class _Planner:
                         edge_bytes / rates.read_bytes_per_s + written / rates.write_bytes_per_s,
                     )
         return HopCost(rows_read=rows_read, rows_written=rows_written, edges_read=edges_read, seconds=seconds)
-
-
-def _too_small(
-    planner: Callable[[int], _Planner], budget: int, widths: Mapping[str, int] | None
-) -> BudgetError:
-    """Return the error for a budget without a plan."""
-    least, words = planner(budget).least(widths)
-    # A larger budget has larger buffers, which take a part of what it adds.
-    while (needed := planner(least).least(widths)[0]) > least:
-        least = needed
-    return BudgetError(
-        f"{words} {format_bytes(least)} ({least} bytes) and the memory budget is {format_bytes(budget)}",
-        short_bytes=least - budget,
-        advice=advice(rounded_up(least)),
-    )
 
 
 def needs_scaling(state: HopState, trees: HopTrees) -> bool:

@@ -159,7 +159,7 @@ class StoredRows:
         self.bytes_read = 0  # bytes that left the device
         self._store = FeatureStore.open(path, ring_bytes=ring_bytes, os_io=os_io)
 
-    def read(self, start: int, stop: int, out: Matrix) -> None:
+    def read(self, start: int, stop: int, out: Matrix) -> None:  # noqa: ARG002 - ``out`` has the number of rows
         """Read rows ``start`` to ``stop`` into ``out``."""
         self.read_values(start * self.width, out.reshape(-1))
 
