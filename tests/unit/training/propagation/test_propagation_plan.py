@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from gloader.core.units import parse_bytes
 from gloader.errors import BudgetError
 from gloader.training.propagation.chains import PropagateSpec, grow_chains
 from gloader.training.propagation.propagation_plan import EdgeSizes, GraphSizes, plan_propagation
@@ -51,10 +54,10 @@ def test_more_memory_makes_fewer_slabs_until_everything_is_held():
 
 def test_too_small_a_budget_is_refused_with_the_least_one_that_fits():
     with pytest.raises(
-        BudgetError, match=r"the narrowest slab of columns needs .* raise it to --memory-budget \d+MB or more"
+        BudgetError, match=r"the narrowest slab of columns needs .* Give memory_budget=\"[\d.]+ ?MB\" or more"
     ) as raised:
         plan(20_000_000)
-    least = int(str(raised.value).rpartition("--memory-budget ")[2].partition("MB")[0]) * 10**6
+    least = parse_bytes(re.search(r"\"(.*)\"", str(raised.value))[1])
     assert plan(least + 4_000_000).held_bytes <= least + 4_000_000
 
 
