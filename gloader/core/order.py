@@ -259,7 +259,7 @@ class EpochOrder:
     overlap if nodes with neighbouring ids are neighbours in the graph (``gloader prepare --order community``). Then
     fewer rows are read. Without ``shuffle``, the seeds keep their order and b changes nothing.
 
-    With a ``seed_window`` W > 1 as well, the blocks of W steps form a window, and the seeds of a window are shuffled
+    With a ``seed_window`` w > 1 as well, the blocks of w steps form a window, and the seeds of a window are shuffled
     together. So a batch is a random choice from a window, and the seeds of a window are few ranges of node ids, whose
     rows a disk reads at its sequential rate.
 
@@ -275,7 +275,7 @@ class EpochOrder:
     rank: int = 0  # this process's rank
     world_size: int = 1  # W, the number of ranks
     seed_blocks: int = 1  # b; 1 permutes single seeds
-    seed_window: int = 1  # W, the steps whose seeds are shuffled together; 1 keeps the order within blocks
+    seed_window: int = 1  # w, the steps whose seeds are shuffled together; 1 keeps the order within blocks
     # (n,) int64 seconds, each seed's time. None samples edges of all times.
     times: IdArray | None = None
     may_repeat: bool = False  # True if ``seeds`` may contain a node more than once

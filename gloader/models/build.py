@@ -93,9 +93,7 @@ _CONVS: Final[Mapping[str, Callable[[ModelConfig, _Shape], Conv]]] = {
     ),
 }
 _NAMES: Final = tuple(name for name in _CONVS if name not in HETERO_MODELS)  # models for one node type
-_RESIDUAL: Final = tuple(
-    name for name in _NAMES if name not in HOP_MODELS
-)  # those whose layers read edges, or none
+_RESIDUAL: Final = tuple(name for name in _NAMES if name not in HOP_MODELS)  # models that take --residual
 _WITH_EDGES: Final = frozenset({"gat", "gine"})  # models that read edge features
 
 
