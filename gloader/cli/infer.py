@@ -211,7 +211,7 @@ class _Inference:
 
         with (
             Progress(console=screen.console, transient=True, disable=not screen.has_bars) as bars,
-            _beside_code(memory_budget) as left,
+            beside_code(memory_budget) as left,
         ):
             bar = bars.add_task("predicting", total=1.0)
             peak.keep_below(memory_budget)
@@ -282,7 +282,7 @@ class _Inference:
 
 
 @contextmanager
-def _beside_code(memory_budget: int) -> "Iterator[int]":
+def beside_code(memory_budget: int) -> "Iterator[int]":
     """Yield the bytes of a memory budget that remain beside the run's modules and compiled kernels.
 
     An error from the block is about the yielded part. It is raised again with a sufficient budget for both parts.

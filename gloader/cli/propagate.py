@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from gloader.cli.conversion_view import convert_view
+from gloader.cli.infer import beside_code
 from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, facts
 from gloader.cli.train import open_or_prepare
 from gloader.config import ObjectSettings
@@ -88,8 +89,15 @@ def propagate(  # noqa: PLR0913 - each a flag
     screen = Screen.open(is_json=output.json)
     target = _target(folder, out)
     with open_or_prepare(dataset, screen, memory_budget=memory_budget, objects=objects) as opened:
-        # These imports are late: only a propagation loads numba and the kernels.
+        # These imports are late: only a propagation loads numba and torch. Libraries come before `bare_bytes`, which
+        # imports torch, so that later measurements leave out their memory.
+        from gloader.dataset.table_file import import_writers
+        from gloader.observe.peak_memory import bare_bytes
         from gloader.plan.available import default_budget_bytes
+
+        if out is not None:
+            import_writers()
+        bare_bytes()
         from gloader.training.propagation.hop_request import HopSettings
         from gloader.training.propagation.propagate_dataset import make_hops
 
@@ -102,15 +110,18 @@ def propagate(  # noqa: PLR0913 - each a flag
             dtype=dtype,
             labels=labels,
         )
-        with convert_view(screen) as progress:
+        budget = default_budget_bytes() if memory_budget is None else memory_budget
+        with convert_view(screen) as progress, beside_code(budget) as left:
             report = make_hops(
                 opened,
                 target,
                 settings,
-                memory_budget_bytes=default_budget_bytes() if memory_budget is None else memory_budget,
+                memory_budget_bytes=left,
                 overwrite=overwrite,
                 resume=resume,
-                on_plan=lambda plan: screen.console.print(facts(_planned(plan), title="what it will take")),
+                on_plan=lambda plan: screen.console.print(
+                    facts(_planned(plan, budget), title="what it will take")
+                ),
                 progress=progress,
             )
     screen.console.print(facts(_done(report), title="what it took"))
@@ -147,8 +158,8 @@ def _target(folder: str | None, out: Path | None) -> Path:
 # The next functions return lines of a table, as names and texts, or the text of one line.
 
 
-def _planned(plan: "HopPlan") -> dict[str, str]:
-    """Return the lines on what a run is about to do."""
+def _planned(plan: "HopPlan", budget: int) -> dict[str, str]:
+    """Return the lines on what a run is about to do. ``budget`` includes the code of the run."""
     request, parts, cost = plan.request, plan.parts, plan.cost
     groups = [f"{group.name} {len(group.columns):,}" for group in request.groups]
     more = ", ..." if len(groups) > _MOST_GROUPS else ""
@@ -165,7 +176,8 @@ def _planned(plan: "HopPlan") -> dict[str, str]:
         **({"not used": "; ".join(request.unused)} if request.unused else {}),
         "slabs": f"{num_slabs:,}, {', '.join(places)}{kept}",
         **({"goes on": "with the columns that an interrupted run has left"} if plan.is_continued else {}),
-        "memory": f"{format_bytes(plan.held_bytes)} of a budget of {format_bytes(plan.budget_bytes)}",
+        "memory": f"{format_bytes(plan.held_bytes)} and {format_bytes(budget - plan.budget_bytes)} for code, of "
+        f"{format_bytes(budget)}",
         "disk": f"{format_bytes(plan.disk_bytes)} at most, {format_bytes(plan.output_bytes)} in the end",
         "reads and writes": _traffic(cost),
         "time": f"about {format_seconds(cost.seconds)} for the columns, {format_seconds(plan.write_s)} for the result",

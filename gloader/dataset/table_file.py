@@ -15,7 +15,7 @@ from gloader.ssd_store.os_io import REAL_OS, OsIO, write_errors
 from gloader.ssd_store.write.atomic_file import make_output_folder, write_chunks_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -34,8 +34,22 @@ def import_writers() -> None:
     import pyarrow.parquet  # noqa: F401 - only loaded
 
 
-def write_table(out: Path, batches: Iterator[pa.RecordBatch], *, os_io: OsIO = REAL_OS) -> None:
+def write_table(
+    out: Path,
+    batches: Iterator[pa.RecordBatch],
+    *,
+    coded: Sequence[str] | None = None,
+    os_io: OsIO = REAL_OS,
+) -> None:
     """Write ``batches`` as a .csv or .parquet file, which is complete or absent.
+
+    Parameters
+    ----------
+    out : the file
+    batches : the rows. A batch is a row group of Parquet
+    coded : the columns that Parquet may store as codes, with the least and the largest value of each row group. For
+        thousands of columns of numbers these would take more time and memory than the numbers. None means all columns
+    os_io : the system calls
 
     Raises
     ------
@@ -48,10 +62,11 @@ def write_table(out: Path, batches: Iterator[pa.RecordBatch], *, os_io: OsIO = R
         raise ConfigError(f"{out} is no .csv and no .parquet file")
     # The first rows are computed before a file is made: a computation that does not fit in memory fails with these.
     ready = list(islice(batches, 1))
-    pieces_of = _csv_pieces if out.suffix.lower() == ".csv" else _parquet_pieces
+    rows = chain(ready, batches)
+    pieces = _csv_pieces(rows) if out.suffix.lower() == ".csv" else _parquet_pieces(rows, coded)
     make_output_folder(out.parent, os_io=os_io)
     with write_errors(out, "writing", os_io=os_io):
-        write_chunks_atomically(out, pieces_of(chain(ready, batches)), os_io=os_io)
+        write_chunks_atomically(out, pieces, os_io=os_io)
 
 
 class _Sink:
@@ -96,13 +111,16 @@ def _csv_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[memoryview]:
         yield sink.getbuffer()
 
 
-def _parquet_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[memoryview]:
+def _parquet_pieces(batches: Iterator[pa.RecordBatch], coded: Sequence[str] | None) -> Iterator[memoryview]:
     """Yield the bytes of a Parquet file with a row group for each block."""
     import pyarrow.parquet as pq
 
     first = next(batches)
     sink = _Sink()
-    with pq.ParquetWriter(cast("IO[bytes]", sink), first.schema) as writer:
+    names = True if coded is None else list(coded)
+    with pq.ParquetWriter(
+        cast("IO[bytes]", sink), first.schema, use_dictionary=names, write_statistics=names
+    ) as writer:
         for batch in chain([first], batches):
             writer.write_batch(batch)
             yield sink.take()

@@ -41,7 +41,7 @@ def write_hop_dataset(
     metadata: Mapping[str, Any],
     *,
     overwrite: bool,
-    chunk_bytes: int,
+    chunk_rows: int,
     budget_bytes: int,
     os_io: OsIO = REAL_OS,
 ) -> None:
@@ -54,7 +54,7 @@ def write_hop_dataset(
     rows : the hop columns
     metadata : additional entries for the commit record
     overwrite : replace the dataset at ``out``
-    chunk_bytes : bytes of rows that are joined at a time
+    chunk_rows : rows that are joined at a time
     budget_bytes : memory for sorting keys
     os_io : the system calls
 
@@ -96,7 +96,7 @@ def write_hop_dataset(
         if not has_edges:
             _write_no_edges(writer, len(rows.nodes))
         with writer.features(rows.width, rows.dtype) as column:
-            for _, chunk in rows.chunks(chunk_bytes):
+            for _, chunk in rows.chunks(chunk_rows):
                 column.append(chunk)
 
 

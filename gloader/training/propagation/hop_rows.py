@@ -6,11 +6,11 @@ The columns are in groups: a group has the columns that one metapath and one sta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from gloader.training.propagation.label_rows import NUM_FOLDS, without_own_fold
+from gloader.training.propagation.label_rows import without_own_fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.types import IdArray
-
-_MOST_ROWS: Final = 1 << 16  # rows at a time: those of a table need keys, texts of about 100 bytes each
 
 
 class MadeColumns(Protocol):
@@ -69,17 +67,10 @@ class HopRows:
         """Number of columns."""
         return sum(len(group.columns) for group in self.groups)
 
-    def chunks(self, max_bytes: int) -> Iterator[tuple[IdArray, NDArray[np.float32]]]:
-        """Yield consecutive kept nodes (m,), and their rows (m, width).
-
-        A chunk takes about ``max_bytes`` three times: as it is read, joined and rounded.
-        """
-        label_width = sum(
-            len(group.columns) for group in self.groups[len(self.groups) - self.num_label_groups :]
-        )
-        step = max(1, min(_MOST_ROWS, max_bytes // (4 * (self.width + NUM_FOLDS * label_width))))
-        for start in range(0, len(self.nodes), step):
-            stop = min(start + step, len(self.nodes))
+    def chunks(self, num_rows: int) -> Iterator[tuple[IdArray, NDArray[np.float32]]]:
+        """Yield consecutive kept nodes (m,), at most ``num_rows``, and their rows (m, width)."""
+        for start in range(0, len(self.nodes), num_rows):
+            stop = min(start + num_rows, len(self.nodes))
             nodes = np.asarray(self.nodes[start:stop], np.int64)
             parts = [self.features.read(start, stop)]
             if self.labels is not None:

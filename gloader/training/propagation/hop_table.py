@@ -50,9 +50,9 @@ def column_names(dataset: Dataset, rows: HopRows) -> list[str]:
 
 
 def write_hop_table(
-    out: Path, dataset: Dataset, rows: HopRows, *, chunk_bytes: int, os_io: OsIO = REAL_OS
+    out: Path, dataset: Dataset, rows: HopRows, *, chunk_rows: int, os_io: OsIO = REAL_OS
 ) -> None:
-    """Write the table, which is complete or absent. A block of ``chunk_bytes`` is a row group of Parquet.
+    """Write the table, which is complete or absent. A row group of Parquet has ``chunk_rows`` rows.
 
     Raises
     ------
@@ -63,18 +63,20 @@ def write_hop_table(
     StoreExistsError, StoreWriteError
         See `write_table`.
     """
-    write_table(out, _batches(dataset, rows, chunk_bytes), os_io=os_io)
+    names = column_names(dataset, rows)
+    batches = _batches(dataset, rows, names, chunk_rows)
+    # Hop columns have no values that come often.
+    write_table(out, batches, coded=names[: len(names) - rows.width], os_io=os_io)
 
 
-def _batches(dataset: Dataset, rows: HopRows, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
+def _batches(dataset: Dataset, rows: HopRows, names: list[str], chunk_rows: int) -> Iterator[pa.RecordBatch]:
     """Yield the table's rows in blocks, in the order of the kept nodes."""
     import pyarrow as pa
 
-    names = column_names(dataset, rows)
     table = dataset.labelled
     splits = {name: np.unique(getattr(table, name)) for name in ("train", "valid", "test")}
     first_row = 0
-    for nodes, columns in rows.chunks(chunk_bytes):
+    for nodes, columns in rows.chunks(chunk_rows):
         keys = table.keys_of(nodes) if table.has_keys else table.original_ids_of(nodes)
         labels = table.labels_of(nodes)
         arrays = [

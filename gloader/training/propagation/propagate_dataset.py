@@ -7,6 +7,8 @@ end the finished columns are joined to rows, of a dataset (`hop_dataset`) or of 
 from __future__ import annotations
 
 import json
+import logging
+import math
 import time
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, fields, replace
@@ -58,19 +60,24 @@ if TYPE_CHECKING:
 
     StrPath = str | os.PathLike[str]
 
+_LOG = logging.getLogger(__name__)
+
 # A run that takes less than this is not worth files from which it could go on.
 _KEPT_FROM_S: Final = 30.0
-# Rows are joined in chunks of this share of the budget, between two bounds; a row group of Parquet is a chunk.
-_CHUNK_SHARE: Final = 1 / 64
-_CHUNK_BYTES: Final = (1 << 20, 64 << 20)
 # Bytes on disk: of a number in a CSV file, of key, split and label in a row of a table, and of these and the index of
 # keys in a dataset. Texts are longer or shorter.
 _CSV_BYTES: Final = 12
 _TABLE_ROW_BYTES: Final = 32
 _NODE_BYTES: Final = 64
-# Memory of the join: a chunk as it is read, joined and rounded, as a table's columns and file, and a file's buffers.
+# Memory of the join: a chunk of rows as it is read, joined and rounded, and as a table's columns and file; and the
+# buffers of the output's files.
 _CHUNKS_HELD: Final = 6
 _JOIN_BYTES: Final = 24 << 20
+_CHUNK_BYTES: Final = 4 << 20  # of the rows of a dataset
+# A chunk of a table is a row group of Parquet. The file's footer, which is in memory until the end, has an entry for
+# each column of each row group; pyarrow 26 took 700 bytes for one.
+_ENTRY_BYTES: Final = 800
+_GROUP_ROWS: Final = (1 << 10, 1 << 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +218,8 @@ def propagate(  # noqa: PLR0913 - each a setting
             overwrite=overwrite,
             resume=resume,
         )
+    for part in report.plan.request.unused:
+        _LOG.info("%s: not used: %s", report.path, part)
     return report.path if is_table_file(report.path) else Dataset.open(report.path)
 
 
@@ -356,8 +365,7 @@ class _Run:
         num_nodes = self._dataset.labelled.num_nodes
         num_kept = num_nodes if request.settings.nodes == "all" else min(sum(splits.values()), num_nodes)
         keeps_all = num_kept == num_nodes and request.settings.nodes == "all"
-        chunk_bytes = self._chunk_bytes(budget_bytes)
-        join_bytes = _CHUNKS_HELD * chunk_bytes + _JOIN_BYTES
+        _, join_bytes = self._join(num_kept)
         left = budget_bytes - self._fixed_bytes()
         if left < join_bytes:
             needed = budget_bytes - left + join_bytes
@@ -419,10 +427,10 @@ class _Run:
                 num_label_groups=self._request.num_label_groups,
                 on_rows=lambda done: self._progress.advance("writing rows", done, plan.num_rows, "rows"),
             )
-            chunk_bytes = self._chunk_bytes(plan.budget_bytes)
+            chunk_rows, _ = self._join(plan.num_rows)
             began = time.perf_counter()
             if self._is_table:
-                write_hop_table(self._out, self._dataset, rows, chunk_bytes=chunk_bytes, os_io=self._os_io)
+                write_hop_table(self._out, self._dataset, rows, chunk_rows=chunk_rows, os_io=self._os_io)
             else:
                 write_hop_dataset(
                     self._out,
@@ -430,7 +438,7 @@ class _Run:
                     rows,
                     self._request.recorded(self._dataset),
                     overwrite=overwrite,
-                    chunk_bytes=chunk_bytes,
+                    chunk_rows=chunk_rows,
                     budget_bytes=max(plan.budget_bytes - self._fixed_bytes(), 0) // 2,
                     os_io=self._os_io,
                 )
@@ -489,11 +497,17 @@ class _Run:
             return None
         return tuple(plans) if total_cost([each.cost for each in plans]).seconds < _KEPT_FROM_S else None
 
-    def _chunk_bytes(self, budget_bytes: int) -> int:
-        """Return the bytes of rows that are joined at a time."""
-        least, most = _CHUNK_BYTES
-        all_rows = 4 * self._dataset.labelled.num_nodes * sum(part.trees.width for part in self._parts)
-        return min(max(int(budget_bytes * _CHUNK_SHARE), least), most, all_rows)
+    def _join(self, num_rows: int) -> tuple[int, int]:
+        """Return the rows that are joined at a time, and the memory of the join."""
+        row_bytes = 4 * sum(part.trees.width for part in self._parts)
+        chunk_rows, footer = max(_CHUNK_BYTES // row_bytes, 1), 0
+        if self._is_table:
+            # Small row groups make a large footer. At the root, both take the same memory, whatever the columns.
+            least, most = _GROUP_ROWS
+            chunk_rows = min(max(math.isqrt(num_rows * _ENTRY_BYTES // (4 * _CHUNKS_HELD)), least), most)
+            footer = -(-num_rows // chunk_rows) * self._request.width * _ENTRY_BYTES
+        chunk = row_bytes * min(chunk_rows, max(num_rows, 1))
+        return chunk_rows, _CHUNKS_HELD * chunk + footer + _JOIN_BYTES
 
     def _fixed_bytes(self) -> int:
         """Return the memory that a run takes from its beginning to its end."""

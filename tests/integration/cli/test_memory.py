@@ -129,6 +129,29 @@ def test_preparing_edge_columns_and_a_split_stays_within_its_budget(tmp_path: Pa
     assert peak - bare <= budget_mb * MB
 
 
+@pytest.mark.reliability("J11")
+@pytest.mark.parametrize(
+    ("budget_mb", "words"),
+    [
+        (230, []),  # two slabs on the SSD
+        pytest.param(300, ["--labels"], marks=pytest.mark.long),
+        # 3,075 columns, whose entries in the footer of the file are in memory until its end
+        pytest.param(400, ["--table"], marks=pytest.mark.long),
+    ],
+)
+def test_a_propagation_stays_within_its_budget(
+    graph: Path, tmp_path: Path, bare: int, budget_mb: int, words: list[str]
+) -> None:
+    out = [str(tmp_path / "hops"), *words]
+    if words == ["--table"]:
+        out = ["--out", str(tmp_path / "hops.parquet")]
+    peak, output, _ = measured(
+        "propagate", str(graph), *out, "--hops", "2", "--memory-budget", f"{budget_mb}MB", "--json"
+    )
+    assert json.loads(output)["measured"]["rows_written"] > 200 * MB
+    assert peak - bare <= budget_mb * MB
+
+
 def train(graph: Path, out: Path, *words: str, env: dict[str, str] | None = None) -> tuple[int, dict, str]:
     """Train with few batches; return the peak, the result and what was said."""
     peak, output, errors = measured(

@@ -113,6 +113,24 @@ def test_what_is_not_used_is_named_once(tmp_path: Path, capsys: pytest.CaptureFi
     assert "edge times: hop columns see every edge, also the later ones; edge features" in shown
 
 
+@pytest.mark.parametrize(
+    "entry", [3, {"columns": 7}, {"columns": [["x", 0]]}, {"columns": [["x", "a", "b"]]}, []]
+)
+def test_an_entry_of_another_program_is_no_hop_column(
+    tmp_path: Path, entry: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Dataset.create(
+        tmp_path / "d", name="d", num_nodes=3, num_classes=2, metadata={"hops": entry}
+    ) as writer:
+        writer.indptr().append(np.zeros(4, np.int64))
+        writer.indices(0, "int32").close()
+        writer.features(1, "float32").append(np.zeros((3, 1), np.float32))
+        writer.labels(np.zeros(3, np.int64))
+        writer.splits(train=np.arange(1), valid=np.arange(1, 2), test=np.arange(2, 3))
+    assert main(["info", str(tmp_path / "d")]) == 0
+    assert "hop columns" not in capsys.readouterr().out
+
+
 # A command that says when its columns are finished, and then waits where the dataset is written.
 WAITING = """
 import sys, time

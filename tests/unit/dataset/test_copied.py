@@ -76,6 +76,14 @@ def test_arrays_are_copied_where_no_second_name_is_given(tmp_path: Path, source:
     assert verify_dataset(made.root).is_ok
 
 
+def test_an_array_with_one_second_name_is_copied(tmp_path: Path, source: Dataset) -> None:
+    made = copy(source, tmp_path / "copy", os_io=FaultyOS(fail_at=2, calls={"link"}, error=errno.EMLINK))
+    assert verify_dataset(made.root).is_ok
+    names = [name for name in source.arrays if name != "features"]
+    same = [(made.root / f"{name}.npy").samefile(source.root / f"{name}.npy") for name in names]
+    assert same == [False, *[True] * (len(names) - 1)]
+
+
 def test_a_damaged_array_is_not_copied(tmp_path: Path, source: Dataset) -> None:
     with (source.root / "labels.npy").open("r+b") as file:
         file.seek(5_000_000)

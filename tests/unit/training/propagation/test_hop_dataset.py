@@ -88,7 +88,7 @@ def keyed(path: Path, kind: str, **more: Any) -> Dataset:
 
 
 def write(dataset: Dataset, out: Path, rows: HopRows, **metadata: Any) -> Dataset:
-    write_hop_dataset(out, dataset, rows, metadata, overwrite=False, chunk_bytes=1000, budget_bytes=10**8)
+    write_hop_dataset(out, dataset, rows, metadata, overwrite=False, chunk_rows=37, budget_bytes=10**8)
     assert verify_dataset(out).is_ok
     return Dataset.open(out)
 
@@ -210,7 +210,7 @@ def test_a_table_has_key_split_label_and_columns(tmp_path: Path, suffix: str, dt
     nodes = np.arange(3, N, 2)
     rows = np.random.default_rng(5).normal(size=(len(nodes), WIDTH)).astype(dtype)
     out = tmp_path / f"t{suffix}"
-    write_hop_table(out, dataset, hop_rows(nodes, dtype, rows), chunk_bytes=1000)
+    write_hop_table(out, dataset, hop_rows(nodes, dtype, rows), chunk_rows=37)
     table = pa.csv.read_csv(out) if suffix == ".csv" else pa.parquet.read_table(out)
     assert table.column_names == [
         "key",
@@ -238,7 +238,7 @@ def test_a_table_without_keys_names_ids_and_shows_what_is_unknown(tmp_path: Path
     dataset = plain(
         tmp_path / "d", labels=labels, train=np.arange(100), valid=np.arange(0), test=np.arange(100, 120)
     )
-    write_hop_table(tmp_path / "t.parquet", dataset, hop_rows(range(N)), chunk_bytes=1000)
+    write_hop_table(tmp_path / "t.parquet", dataset, hop_rows(range(N)), chunk_rows=37)
     table = pa.parquet.read_table(tmp_path / "t.parquet")
     assert table.column_names[:4] == ["id", "split", "label.0", "label.1"]
     assert table["id"].to_pylist() == list(range(N))

@@ -221,6 +221,16 @@ def test_wrong_settings_are_refused_before_anything_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
+def test_what_is_not_used_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dataset = make(tmp_path / "d", edge_time=np.arange(1200))
+    with caplog.at_level("INFO", "gloader"):
+        gloader.propagate(dataset, tmp_path / "hops", hops=1)
+    said = [line for line in caplog.messages if "not used" in line]
+    assert said == [
+        f"{tmp_path / 'hops'}: not used: edge times: hop columns see every edge, also the later ones"
+    ]
+
+
 def test_tables_have_no_int8(tmp_path: Path, dataset: Dataset) -> None:
     with pytest.raises(ConfigError, match="dtype='int8' is not one of 'float32', 'float16'"):
         gloader.propagate(dataset, tmp_path / "t.csv", dtype="int8")
@@ -296,6 +306,13 @@ def test_a_budget_that_is_too_small_names_one_that_is_enough(tmp_path: Path, dat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "hops"]
 
 
+class NoProgress:
+    """Receives the progress of no work."""
+
+    def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
+        raise AssertionError(step)
+
+
 class Small(OsIO):
     """A disk with little room."""
 
@@ -308,8 +325,18 @@ class Small(OsIO):
 
 
 def test_a_disk_that_is_too_small_is_refused_at_once(tmp_path: Path, dataset: Dataset) -> None:
+    plans: list[Any] = []
     with pytest.raises(StoreWriteError, match=r"writing needs .* free"):
-        make_hops(dataset, tmp_path / "hops", HopSettings(), memory_budget_bytes=10**9, os_io=Small())
+        make_hops(
+            dataset,
+            tmp_path / "hops",
+            HopSettings(),
+            memory_budget_bytes=10**9,
+            on_plan=plans.append,
+            progress=NoProgress(),
+            os_io=Small(),
+        )
+    assert plans[0].disk_bytes > 1000
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
