@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -80,7 +80,7 @@ def hop_columns(graph, inputs, spec, target, *, loops=True):
     for length in range(1, spec.hops + 1):
         for path in product(steps, repeat=length):
             ends = [(r[0], r[2]) if d == "in" else (r[2], r[0]) for r, d in path]
-            fits = all(a[1] == b[0] for a, b in zip(ends, ends[1:], strict=False))
+            fits = all(a[1] == b[0] for a, b in pairwise(ends))
             if not fits or ends[-1][1] != target or ends[0][0] not in inputs:
                 continue
             if is_plain and len({d for _, d in path}) > 1:

@@ -22,7 +22,8 @@ from gloader.core.units import format_bytes, format_seconds
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
-    from gloader.training.propagation.propagate_dataset import HopPlan, HopReport
+    from gloader.training.propagation.hop_plan import HopPlan
+    from gloader.training.propagation.propagate_dataset import HopReport
     from gloader.training.propagation.propagation_plan import HopCost
 
 _OBJECTS = ObjectSettings()

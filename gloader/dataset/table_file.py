@@ -117,7 +117,7 @@ def _parquet_pieces(batches: Iterator[pa.RecordBatch], coded: Sequence[str] | No
 
     first = next(batches)
     sink = _Sink()
-    names = True if coded is None else list(coded)
+    names: Any = True if coded is None else list(coded)  # pyarrow's stubs know no names here
     with pq.ParquetWriter(
         cast("IO[bytes]", sink), first.schema, use_dictionary=names, write_statistics=names
     ) as writer:

@@ -39,8 +39,8 @@ class PropagateSpec:
     Parameters
     ----------
     hops : number of hops, 1 or more
-    norm : "gcn" is ``D^-1/2 (A + I) D^-1/2`` with in-degrees D, as in `GcnConv`; "mean" is ``D^-1 A``; "ppr" is gcn with
-        ``alpha`` of the input rows added at every hop (Gasteiger et al., 2019, equation 5)
+    norm : "gcn" is ``D^-1/2 (A + I) D^-1/2`` with in-degrees D, as in `GcnConv`; "mean" is ``D^-1 A``; "ppr" is gcn
+        with ``alpha`` of the input rows added at every hop (Gasteiger et al., 2019, equation 5)
     alpha : the share of the input rows, between 0 and 1; only for "ppr"
     directions : "in" sends messages along the edges, "out" along the reversed edges
     stats : statistics over the in-neighbours
@@ -59,7 +59,7 @@ class PropagateSpec:
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        if isinstance(self.hops, bool) or not isinstance(self.hops, int) or self.hops < 1:
+        if self.hops < 1:
             raise ConfigError(f"hops is {self.hops!r}; it must be a whole number, 1 or more")
         _require_known("norm", (self.norm,), NORMS)
         _require_known("directions", self.directions, DIRECTIONS)
@@ -182,7 +182,7 @@ def grow_chains(
     """Return the states and the result's columns. Pure.
 
     In a graph with one relation within one type, a chain keeps its direction: its groups are "in1.mean", "out2.max".
-    Otherwise there is a chain for every metapath of at most ``spec.hops`` steps; a reversed step has the name "~writes".
+    Otherwise there is a chain for every metapath of at most ``spec.hops`` steps. A reversed step is called "~writes".
 
     Parameters
     ----------
@@ -201,7 +201,8 @@ def grow_chains(
     between = next((each for each in relations if each[0] != each[2]), None)
     if spec.norm != "mean" and between is not None:
         raise ConfigError(
-            f"the norm {spec.norm} needs edges within one type, and {relation_text(between)} joins two types: use --norm mean"
+            f"the norm {spec.norm} needs edges within one type, and {relation_text(between)} joins two types: use "
+            "--norm mean"
         )
     grower = _Grower(spec, relations, target)
     total = widths.get(target, 0) + len(spec.stats) * sum(
@@ -209,13 +210,13 @@ def grow_chains(
     )
     if not total:
         raise ConfigError(
-            f"no features reach the type {target!r} within {spec.hops} hops; there is nothing to propagate"
+            f"no features reach the type {target!r} within {spec.hops} hops; nothing can be propagated"
         )
     if total > MAX_COLUMNS:
         paths = sum(grower.count(name, spec.hops) for name in widths)
         raise ConfigError(
-            f"{paths:,} metapaths of at most {spec.hops} hops end at {target!r}, which makes {total:,} columns; at most "
-            f"{MAX_COLUMNS:,} are allowed: use fewer --hops, --directions or --stats"
+            f"{paths:,} metapaths of at most {spec.hops} hops end at {target!r}, which makes {total:,} columns; at "
+            f"most {MAX_COLUMNS:,} are allowed: use fewer --hops, --directions or --stats"
         )
     roots = {name: root for name in widths if (root := grower.root(name)) is not None}
     outputs = [(name, state) for name, root in roots.items() for state in root.walk() if state.group]

@@ -1,6 +1,7 @@
 """Repeated hops of one linear operator over rows, of which only the last result is kept: `iterate`.
 
-Correct and smooth uses it (Huang et al., 2021, section 2.3): errors and labels spread with ``Z <- a S Z + (1 - a) Z_0``.
+Correct and smooth uses it (Huang et al., 2021, section 2.3). Errors and labels spread by
+ ``Z <- a S Z + (1 - a) Z_0``.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class _Readable(Protocol):
         ...
 
 
-def iterate(
+def iterate(  # noqa: PLR0913 - independent keywords
     graph: Topology,
     start: _Readable,
     *,
@@ -125,28 +126,30 @@ def iterate(
                     writer = None
                     if scratch is not None and into is None:
                         path = scratch / f"columns-{first}-{hop}"
-                        shape = {"num_rows": num_nodes, "width": columns.stop - first}
-                        writer = stack.enter_context(StoredWriter(path, **shape))
+                        writer = stack.enter_context(
+                            StoredWriter(path, num_rows=num_nodes, width=columns.stop - first)
+                        )
                     chunks = stack.enter_context(closing(gather(edges, rule, table, limits, into=into)))
                     del table
                     for row, chunk in chunks:
+                        np.multiply(chunk, share, out=chunk)
                         if fixed_rows is not None:
-                            chunk *= share
                             part = np.empty_like(chunk)
                             fixed_rows.read(row, row + len(chunk), part)
-                            part *= rest
-                            chunk += part
-                        elif alpha != 1:
-                            chunk *= share
+                            np.multiply(part, rest, out=part)
+                            np.add(chunk, part, out=chunk)
                         if after_hop is not None:
                             after_hop(row, columns, chunk)
                         if writer is not None:
                             writer.append(chunk)
                 source.close()
-                if into is not None:
-                    rows = HeldRows(into)
-                else:
-                    rows = StoredRows(path, **shape, ring_bytes=RING_BYTES)
+                rows = (
+                    HeldRows(into)
+                    if into is not None
+                    else StoredRows(
+                        path, num_rows=num_nodes, width=columns.stop - first, ring_bytes=RING_BYTES
+                    )
+                )
             made.callback(source.close)
             parts.append((first, rows))
         made.pop_all()

@@ -8,40 +8,38 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import time
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gloader.convert.progress import NO_PROGRESS, PrepareProgress
-from gloader.core.dtypes import STORED_DTYPES
 from gloader.core.near_names import near_keywords
 from gloader.core.paths import bytes_on_disk
-from gloader.core.units import format_bytes, parse_bytes
+from gloader.core.units import parse_bytes
 from gloader.dataset import Dataset
 from gloader.dataset.table_file import is_table_file
 from gloader.dataset.topology import open_hetero_topology
-from gloader.errors import BudgetError, ConfigError
+from gloader.errors import ConfigError
 from gloader.observe.compile_clock import compile_seconds
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.too_small import planned_within
 from gloader.ssd_store.cost.profile import remembered_profile
 from gloader.ssd_store.os_io import REAL_OS, OsIO, require_free_space, write_errors
-from gloader.ssd_store.write.array_writer import disk_bytes
 from gloader.ssd_store.write.atomic_file import require_file_target
 from gloader.ssd_store.write.new_directory import exists_error
-from gloader.training.propagation.hop_dataset import copied_arrays, keeps_edges, write_hop_dataset
-from gloader.training.propagation.hop_request import HopSettings, checked_request, kept_nodes, split_bytes
+from gloader.training.propagation.hop_dataset import write_hop_dataset
+from gloader.training.propagation.hop_plan import HopPlanner, parts_of, total_cost
+from gloader.training.propagation.hop_request import HopSettings, checked_request, kept_nodes
 from gloader.training.propagation.hop_rows import HopRows
 from gloader.training.propagation.hop_table import write_hop_table
-from gloader.training.propagation.label_rows import LabelRows, label_bytes
+from gloader.training.propagation.label_rows import LabelRows
 from gloader.training.propagation.propagate_rows import begun_widths
 from gloader.training.propagation.propagate_rows import propagate as propagate_rows
-from gloader.training.propagation.propagation_plan import GraphSizes, HopCost, Rates, plan_propagation
+from gloader.training.propagation.propagation_plan import Rates
 from gloader.training.propagation.work_folder import WorkFolder, work_path
 
 if TYPE_CHECKING:
@@ -51,55 +49,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.ssd_store import FeatureStore
-    from gloader.training.propagation.chains import HopTrees
+    from gloader.training.propagation.hop_plan import HopPart, HopPlan
     from gloader.training.propagation.hop_request import HopRequest
     from gloader.training.propagation.propagate_rows import Pieces
-    from gloader.training.propagation.propagation_plan import PropagationPlan
+    from gloader.training.propagation.propagation_plan import HopCost, PropagationPlan
     from gloader.training.propagation.state_rows import RowInput
     from gloader.types import IdArray
 
     StrPath = str | os.PathLike[str]
 
 _LOG = logging.getLogger(__name__)
-
-# A run that takes less than this is not worth files from which it could go on.
-_KEPT_FROM_S: Final = 30.0
-# Bytes on disk: of a number in a CSV file, of key, split and label in a row of a table, and of these and the index of
-# keys in a dataset. Texts are longer or shorter.
-_CSV_BYTES: Final = 12
-_TABLE_ROW_BYTES: Final = 32
-_NODE_BYTES: Final = 64
-# Memory of the join: a chunk of rows as it is read, joined and rounded, and as a table's columns and file; and the
-# buffers of the output's files.
-_CHUNKS_HELD: Final = 6
-_JOIN_BYTES: Final = 24 << 20
-_CHUNK_BYTES: Final = 4 << 20  # of the rows of a dataset
-# A chunk of a table is a row group of Parquet. The file's footer, which is in memory until the end, has an entry for
-# each column of each row group; pyarrow 26 took 700 bytes for one.
-_ENTRY_BYTES: Final = 800
-_GROUP_ROWS: Final = (1 << 10, 1 << 16)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HopPlan:
-    """The plan of a run."""
-
-    request: HopRequest
-    num_rows: int  # kept nodes
-    num_nodes: int  # all nodes of their type
-    parts: tuple[PropagationPlan, ...]  # of the features, then of the labels
-    is_kept: bool  # whether finished columns are kept in the work folder, from which the run can go on
-    is_continued: bool  # whether the work folder has columns of an interrupted run
-    output_bytes: int  # bytes of the new dataset or table on disk
-    disk_bytes: int  # bytes on disk at the peak, with the work folder
-    write_s: float  # predicted seconds of the join: finished columns are read, and the result is written
-    held_bytes: int  # memory at the peak
-    budget_bytes: int
-
-    @property
-    def cost(self) -> HopCost:
-        """The predicted bytes and seconds of the propagation, without the join."""
-        return total_cost([part.cost for part in self.parts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +93,6 @@ class HopReport:
             "compile_s": self.compile_s,
             "not_used": list(plan.request.unused),
         }
-
-
-def total_cost(costs: Sequence[HopCost]) -> HopCost:
-    """Return the sums of several costs. Pure."""
-    return HopCost(**{each.name: sum(getattr(cost, each.name) for cost in costs) for each in fields(HopCost)})
 
 
 @near_keywords
@@ -255,7 +209,7 @@ def make_hops(  # noqa: PLR0913 - each a setting
         if not resume:
             work.empty()
         run = _Run(dataset, out, request, work, progress, os_io)
-        plan = planned_within(run.plan, memory_budget_bytes)
+        plan = planned_within(run.planner.plan, memory_budget_bytes)
         on_plan(plan)
         with write_errors(work.path, "checking the free space", os_io=os_io):
             require_free_space(work.path, plan.disk_bytes - work.used_bytes, os_io=os_io)
@@ -302,16 +256,6 @@ class _FeatureInput:
         self.bytes_read += self._store.read_into(np.arange(start, stop), out).bytes_read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """The propagation of features, or of labels."""
-
-    name: str  # its folder in the work folder
-    trees: HopTrees
-    sizes: GraphSizes
-    dtype: str  # of finished columns
-
-
 class _Run:
     """A run; see `make_hops` for the parameters."""
 
@@ -330,84 +274,20 @@ class _Run:
         self._work = work
         self._progress = progress
         self._os_io = os_io
-        self._is_table = is_table_file(out)
-        settings, sizes = request.settings, GraphSizes.of_dataset(dataset)
-        # The scale of an int8 row is that of all its columns, so its columns stay float32 until they are joined.
-        dtype = "float32" if STORED_DTYPES[settings.dtype].has_scale else settings.dtype
-        parts = [_Part(name="features", trees=request.features, sizes=sizes, dtype=dtype)]
-        if request.labels is not None:
-            # Labels come from memory, and those of the folds are summed up before they are rounded.
-            sizes = replace(sizes, input_bytes=dict.fromkeys(sizes.input_bytes, 0))
-            parts.append(_Part(name="labels", trees=request.labels, sizes=sizes, dtype="float32"))
-        self._parts = parts
-        self._rates = Rates()
-        if (profile := remembered_profile(work.path)) is not None:
-            self._rates = Rates(
-                read_bytes_per_s=profile.read_bytes_per_s,
-                write_bytes_per_s=profile.write_bytes_per_s or self._rates.write_bytes_per_s,
-            )
-        asked = {**asdict(settings), "norm": request.norm, "dataset": dataset.fingerprint}
+        asked = {**asdict(request.settings), "norm": request.norm, "dataset": dataset.fingerprint}
         self._fingerprint = json.dumps(asked, sort_keys=True)
-        self._begun = {
-            part.name: begun_widths(work.path / part.name, self._fingerprint, os_io=os_io) for part in parts
+        begun = {
+            part.name: begun_widths(work.path / part.name, self._fingerprint, os_io=os_io)
+            for part in parts_of(dataset, request)
         }
-
-    def plan(self, budget_bytes: int) -> HopPlan:
-        """Return the plan for a memory budget.
-
-        Raises
-        ------
-        BudgetError
-            The budget is too small.
-        """
-        request = self._request
-        splits = self._dataset.labelled.split_sizes
-        num_nodes = self._dataset.labelled.num_nodes
-        num_kept = num_nodes if request.settings.nodes == "all" else min(sum(splits.values()), num_nodes)
-        keeps_all = num_kept == num_nodes and request.settings.nodes == "all"
-        _, join_bytes = self._join(num_kept)
-        left = budget_bytes - self._fixed_bytes()
-        if left < join_bytes:
-            needed = budget_bytes - left + join_bytes
-            raise BudgetError(
-                f"the ids and labels of the splits, and a chunk of rows, take {format_bytes(needed)}, and the memory "
-                f"budget is {format_bytes(budget_bytes)}",
-                short_bytes=needed - budget_bytes,
-            )
-        num_rows = None if keeps_all else num_kept
-        plans, is_kept = self._in_memory(left - join_bytes, num_rows), False
-        if plans is None:
-            is_kept = True
-            plans = tuple(
-                plan_propagation(
-                    part.trees,
-                    part.sizes,
-                    budget_bytes=left,
-                    num_kept=num_rows,
-                    dtype=part.dtype,
-                    widths=self._begun[part.name],
-                    rates=self._rates,
-                )
-                for part in self._parts
-            )
-        output_bytes = self._output_bytes(num_kept)
-        return HopPlan(
+        is_same_disk = dataset.root.stat().st_dev == work.path.stat().st_dev
+        self.planner = HopPlanner(
+            dataset=dataset,
             request=request,
-            num_rows=num_kept,
-            num_nodes=num_nodes,
-            parts=plans,
-            is_kept=is_kept,
-            is_continued=any(widths is not None for widths in self._begun.values()),
-            output_bytes=output_bytes,
-            disk_bytes=output_bytes + sum(plan.disk_bytes for plan in plans),
-            write_s=output_bytes / self._rates.write_bytes_per_s
-            + is_kept
-            * 4
-            * num_kept
-            * sum(part.trees.width for part in self._parts)
-            / self._rates.read_bytes_per_s,
-            held_bytes=budget_bytes - left + max(join_bytes, *(plan.held_bytes for plan in plans)),
-            budget_bytes=budget_bytes,
+            suffix=out.suffix.lower() if is_table_file(out) else "",
+            begun=begun,
+            shares_files=is_same_disk and dataset.os_io.is_whole,
+            rates=_rates(work.path),
         )
 
     def write(self, plan: HopPlan, *, overwrite: bool) -> tuple[HopCost, float]:
@@ -416,7 +296,7 @@ class _Run:
         with ExitStack() as held:
             made = [
                 held.enter_context(self._made(part, part_plan, nodes, held, is_kept=plan.is_kept))
-                for part, part_plan in zip(self._parts, plan.parts, strict=True)
+                for part, part_plan in zip(self.planner.parts, plan.parts, strict=True)
             ]
             rows = HopRows(
                 nodes=nodes,
@@ -427,9 +307,9 @@ class _Run:
                 num_label_groups=self._request.num_label_groups,
                 on_rows=lambda done: self._progress.advance("writing rows", done, plan.num_rows, "rows"),
             )
-            chunk_rows, _ = self._join(plan.num_rows)
+            chunk_rows, _ = self.planner.join(plan.num_rows)
             began = time.perf_counter()
-            if self._is_table:
+            if self.planner.suffix:
                 write_hop_table(self._out, self._dataset, rows, chunk_rows=chunk_rows, os_io=self._os_io)
             else:
                 write_hop_dataset(
@@ -439,13 +319,13 @@ class _Run:
                     self._request.recorded(self._dataset),
                     overwrite=overwrite,
                     chunk_rows=chunk_rows,
-                    budget_bytes=max(plan.budget_bytes - self._fixed_bytes(), 0) // 2,
+                    budget_bytes=max(plan.budget_bytes - self.planner.fixed_bytes(), 0) // 2,
                     os_io=self._os_io,
                 )
             return total_cost([each.cost for each in made]), time.perf_counter() - began
 
     def _made(
-        self, part: _Part, plan: PropagationPlan, nodes: IdArray | range, held: ExitStack, *, is_kept: bool
+        self, part: HopPart, plan: PropagationPlan, nodes: IdArray | range, held: ExitStack, *, is_kept: bool
     ) -> Pieces:
         """Return the columns of a part. ``held`` owns the inputs, which the result may read."""
         step = f"propagating {part.name}"
@@ -465,7 +345,7 @@ class _Run:
                 os_io=self._os_io,
             )
 
-    def _inputs(self, part: _Part, held: ExitStack) -> dict[str, RowInput]:
+    def _inputs(self, part: HopPart, held: ExitStack) -> dict[str, RowInput]:
         """Return the input rows of a part, by node type."""
         if part.trees is self._request.labels:
             return {part.trees.target: LabelRows(self._dataset)}
@@ -474,72 +354,13 @@ class _Run:
             name: _FeatureInput(held.enter_context(tables[name].open_features())) for name in part.trees.roots
         }
 
-    def _in_memory(self, budget_bytes: int, num_kept: int | None) -> tuple[PropagationPlan, ...] | None:
-        """Return the plans without files, or None if they do not fit, or are worth files from which a run can go on."""
-        if any(widths is not None for widths in self._begun.values()):
-            return None
-        plans: list[PropagationPlan] = []
-        left = budget_bytes
-        try:
-            for part in self._parts:
-                plan = plan_propagation(
-                    part.trees,
-                    part.sizes,
-                    budget_bytes=left,
-                    num_kept=num_kept,
-                    has_disk=False,
-                    rates=self._rates,
-                )
-                plans.append(plan)
-                num_rows = self._dataset.labelled.num_nodes if num_kept is None else num_kept
-                left -= 4 * num_rows * part.trees.width  # the result
-        except BudgetError:
-            return None
-        return tuple(plans) if total_cost([each.cost for each in plans]).seconds < _KEPT_FROM_S else None
 
-    def _join(self, num_rows: int) -> tuple[int, int]:
-        """Return the rows that are joined at a time, and the memory of the join."""
-        row_bytes = 4 * sum(part.trees.width for part in self._parts)
-        chunk_rows, footer = max(_CHUNK_BYTES // row_bytes, 1), 0
-        if self._is_table:
-            # Small row groups make a large footer. At the root, both take the same memory, whatever the columns.
-            least, most = _GROUP_ROWS
-            chunk_rows = min(max(math.isqrt(num_rows * _ENTRY_BYTES // (4 * _CHUNKS_HELD)), least), most)
-            footer = -(-num_rows // chunk_rows) * self._request.width * _ENTRY_BYTES
-        chunk = row_bytes * min(chunk_rows, max(num_rows, 1))
-        return chunk_rows, _CHUNKS_HELD * chunk + footer + _JOIN_BYTES
-
-    def _fixed_bytes(self) -> int:
-        """Return the memory that a run takes from its beginning to its end."""
-        tables = self._dataset.node_tables
-        # A page of 4096 bytes has a checksum of 8 bytes.
-        checksums = sum(tables[name].feature_bytes // 512 for name in self._request.features.roots)
-        needs_splits = self._is_table or self._request.settings.nodes == "labelled"
-        return (
-            checksums
-            + (split_bytes(self._dataset) if needs_splits else 0)
-            + (label_bytes(self._dataset) if self._request.labels is not None else 0)
-        )
-
-    def _output_bytes(self, num_rows: int) -> int:
-        """Return the bytes on disk of the result."""
-        settings, width = self._request.settings, self._request.width
-        if self._is_table:
-            value_bytes = (
-                _CSV_BYTES
-                if self._out.suffix.lower() == ".csv"
-                else STORED_DTYPES[settings.dtype].stored.itemsize
-            )
-            return num_rows * (value_bytes * width + _TABLE_ROW_BYTES)
-        num_bytes = (
-            disk_bytes(settings.dtype, (num_rows, width))
-            + 4 * num_rows * STORED_DTYPES[settings.dtype].has_scale
-        )
-        if settings.nodes == "labelled":
-            return num_bytes + num_rows * _NODE_BYTES
-        same_disk = self._dataset.root.stat().st_dev == self._work.path.stat().st_dev
-        if self._dataset.os_io.is_whole and same_disk:
-            return num_bytes  # the other arrays get second names
-        has_edges = keeps_edges(self._dataset, range(num_rows))
-        copied = copied_arrays(self._dataset, has_edges=has_edges).values()
-        return num_bytes + sum(disk_bytes(each.dtype, each.shape) for each in copied)
+def _rates(folder: Path) -> Rates:
+    """Return the rates of the disk with ``folder``, as far as they are known."""
+    profile, usual = remembered_profile(folder), Rates()
+    if profile is None:
+        return usual
+    return Rates(
+        read_bytes_per_s=profile.read_bytes_per_s,
+        write_bytes_per_s=profile.write_bytes_per_s or usual.write_bytes_per_s,
+    )

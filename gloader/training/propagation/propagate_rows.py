@@ -13,7 +13,7 @@ import time
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 import numpy as np
 
@@ -53,14 +53,13 @@ _JOURNAL: Final = "propagation.json"
 _JOIN_BYTES: Final = 16 << 20  # memory for reading all pieces together
 
 
-def begun_widths(work: Path, fingerprint: str, *, os_io: OsIO = REAL_OS) -> dict[str, int] | None:
+def begun_widths(work: Path, fingerprint: str) -> dict[str, int] | None:
     """Return the slab widths of the propagation that began in a work folder, or None if there is none.
 
     Parameters
     ----------
     work : the folder
     fingerprint : the dataset and the request
-    os_io : the system calls
 
     Raises
     ------
@@ -98,7 +97,7 @@ class Pieces:
         self._parts = parts
 
     def read(self, start: int, stop: int, out: Matrix | None = None) -> Matrix:
-        """Return the columns of the kept rows ``start`` to ``stop``, (stop - start, width) float32, in ``out`` if given."""
+        """Return the columns of the kept rows ``start`` to ``stop``, (n, width) float32, in ``out`` if given."""
         if out is None:
             out = np.empty((stop - start, self.width), dtype=np.float32)
         for first, rows in self._parts:
@@ -115,14 +114,14 @@ class Pieces:
             if isinstance(rows, HeldRows | StoredRows):
                 rows.close()
 
-    def __enter__(self) -> Pieces:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
 
-def propagate(
+def propagate(  # noqa: PLR0913 - independent keywords
     graph: HeteroGraph,
     inputs: Mapping[str, RowInput],
     plan: PropagationPlan,
@@ -303,7 +302,7 @@ class _Slab:
 class _Run:
     """One propagation. See `propagate` for the parameters."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parameters of `propagate`
         self,
         graph: HeteroGraph,
         inputs: Mapping[str, RowInput],
@@ -366,7 +365,7 @@ class _Run:
     # The input rows.
 
     def _read_inputs(self, root: HopState, slabs: tuple[slice, ...], waiting: list[slice]) -> HeldRows | None:
-        """Read a type's input rows once: hold them, cut them into slabs, and keep the result's rows, as far as needed."""
+        """Read a type's input rows once: hold them, cut them into slabs, keep the result's rows, as far as needed."""
         rows = self._inputs[root.node_type]
         held = None
         piece = (str(root.group), slice(0, rows.width))
@@ -466,7 +465,9 @@ class _Run:
             puts = []
             if state.group is not None and not is_piece and not self._has_piece(state.group, columns):
                 puts.append(stack.enter_context(self._piece_writer(state.group, columns)))
-            if not self._plan.is_held and state.nexts and not self._is_shared(state):
+            # A killed run may have completed one of the two.
+            is_stored = self._is_shared(state) or _exists(self._path(state, columns, "state"))
+            if not self._plan.is_held and state.nexts and not is_stored:
                 puts.append(stack.enter_context(self._state_writer(slab, state)))
             if step.direction == "in":
                 table = source.table(factors, may_change=may_change)

@@ -1,8 +1,8 @@
 """Kernels of one hop: sums, extremes and deviations of source rows over edges.
 
-A kernel takes a piece of a relation's edges: ``sources`` (E,) int32 or int64, the edges of n consecutive destinations,
-and ``indptr`` (n + 1,) int64, where each destination's edges begin. With the direction "in", a kernel *gathers*: it adds
-the sources' rows, from a table (N, w), to the destinations' rows. With the direction "out", it *scatters*: it adds the
+A kernel takes a piece of a relation's edges: ``sources`` (E,) int32 or int64, for n consecutive destinations, and
+``indptr`` (n + 1,) int64, where each destination's edges begin. With the direction "in", a kernel *gathers*: it adds the
+sources' rows, from a table (N, w), to the destinations' rows. With the direction "out", it *scatters*: it adds the
 destinations' rows to the sources' rows, in a table (N, w). Every column is computed alone and in the order of the
 edges, so that a column's bits depend neither on the other columns nor on pieces and threads. The callers have checked
 all ids.
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
 
 _LINE: Final = 16  # float32 elements of a cache line, which has 64 bytes
-# Elements of rows in flight: rows of 128 columns are requested 8 edges before their use. 256 and 512 elements took up to
-# 1.4 times as long, 2,048 the same. So is the limit for narrow rows, in edges.
+# Elements of rows in flight: rows of 128 columns are requested 8 edges before their use. 256 and 512 elements took
+# 1.3 times as long, 2,048 the same. So is the limit for narrow rows, in edges.
 _AHEAD: Final = 1024
 _MOST_AHEAD: Final = 32
 
@@ -199,7 +199,7 @@ def add_out_degrees(sources: Any, weights: Floats, degrees: Doubles) -> None:
 
 @njit(cache=True, nogil=True)
 def _prefetch_row(sources: Any, edge: int, values: Floats, width: int, first: int, past: int) -> None:
-    """Start to load the columns ``first`` to ``past`` of the row that a later edge needs, in ``values`` (N * width,)."""
+    """Start to load the columns ``first`` to ``past`` of a later edge's row in ``values`` (N * width,)."""
     later = min(edge + min(max(_AHEAD // width, 4), _MOST_AHEAD), sources.shape[0] - 1)
     begin = to_int(sources[later]) * width
     for c in range(first, past, _LINE):

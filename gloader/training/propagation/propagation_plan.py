@@ -47,8 +47,8 @@ _NARROW_STEP: Final = 4  # 5 to 7 columns take longer than 4 and the rest: their
 # An extent of a slab in the file of cut rows: large reads are as fast as sequential ones.
 _EXTENT_BYTES: Final = 512 << 10
 
-# Processor time of a thread on this project's machine (2 cores, 24 GB): a gather of 16 M edges among 1 M nodes took 0.09 s
-# with 8 columns and 0.48 s with 128, which is a time for each edge and one for each value.
+# Processor time of a thread on this project's machine (2 cores, 24 GB): a gather of 16 M edges among 1 M nodes took
+# 0.09 s with 8 columns and 0.48 s with 128, which is a time for each edge and one for each value.
 EDGE_S: Final = 4e-9
 VALUE_S: Final = 0.21e-9
 # Rates of an SSD of which no profile is known.
@@ -138,7 +138,7 @@ class PropagationPlan:
         return sum(map(len, self.slabs.values()))
 
 
-def plan_propagation(
+def plan_propagation(  # noqa: PLR0913 - independent keywords
     trees: HopTrees,
     sizes: GraphSizes,
     *,
@@ -304,7 +304,7 @@ class _Planner:
         )
 
     def _piece_edges(self) -> int:
-        """Return the edges of a piece: no more than a sixteenth of the edges, so that threads share small graphs too."""
+        """Return the edges of a piece: at most a sixteenth of the edges, so that threads share small graphs too."""
         most = max(each.num_edges for each in self._sizes.edges.values()) // 16
         return max(min(most, self._buffer // _EDGE_BYTES, _MAX_PIECE_EDGES), _MIN_PIECE_EDGES)
 
@@ -334,7 +334,7 @@ class _Planner:
         return width * (FLOAT_BYTES + (_MOMENT_BYTES if has_std else 0)) + 3 * 8
 
     def _scale_bytes(self) -> int:
-        """Return the memory of the factors of all steps with means, and of one step's degrees, if edges are counted."""
+        """Return the memory of the factors of all steps with means, and of one step's degrees as they are counted."""
         steps = self._mean_steps()
         counted = [8 * self._sizes.num_nodes[step.target] for step in steps if self._counts_edges(step)]
         factors = sum(FLOAT_BYTES * self._sizes.num_nodes[step.target] for step in steps)
@@ -430,11 +430,10 @@ class _Planner:
         sizes, rates, trees = self._sizes, self._rates, self._trees
         rows_read = rows_written = edges_read = 0
         seconds = 0.0
-        for step in self._mean_steps():
-            each = sizes.edges[step.relation]
-            if self._counts_edges(step):
-                edges_read += 0 if holds_edges else each.edge_bytes
-                seconds += each.num_edges * EDGE_S
+        for step in filter(self._counts_edges, self._mean_steps()):
+            counted = sizes.edges[step.relation]
+            edges_read += 0 if holds_edges else counted.edge_bytes
+            seconds += counted.num_edges * rates.edge_s
         if holds_edges:
             seconds += sum(each.edge_bytes for each in sizes.edges.values()) / rates.read_bytes_per_s
         for name, ranges in slabs.items():

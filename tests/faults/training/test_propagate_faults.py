@@ -18,7 +18,7 @@ from gloader.dataset.verify import verify_dataset
 from gloader.errors import StoreError
 from gloader.ssd_store.os_io import OsIO
 from gloader.testing.faults import FaultyOS
-from gloader.training.propagation import propagate_dataset
+from gloader.training.propagation import hop_plan
 from gloader.training.propagation.hop_request import HopSettings
 from gloader.training.propagation.propagate_dataset import make_hops
 
@@ -67,7 +67,7 @@ def _dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 @pytest.fixture(autouse=True)
 def _kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep finished columns of short runs too."""
-    monkeypatch.setattr(propagate_dataset, "_KEPT_FROM_S", 0.0)
+    monkeypatch.setattr(hop_plan, "_KEPT_FROM_S", 0.0)
 
 
 class Deadly(OsIO):

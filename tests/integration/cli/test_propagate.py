@@ -135,13 +135,13 @@ def test_an_entry_of_another_program_is_no_hop_column(
 WAITING = """
 import sys, time
 from gloader.cli.main import main
-from gloader.training.propagation import propagate_dataset
+from gloader.training.propagation import hop_plan, propagate_dataset
 
 def wait(*_, **__):
     print("finished", flush=True)
     time.sleep(60)
 
-propagate_dataset._KEPT_FROM_S = 0.0
+hop_plan._KEPT_FROM_S = 0.0
 propagate_dataset.write_hop_dataset = wait
 sys.exit(main(sys.argv[1:]))
 """

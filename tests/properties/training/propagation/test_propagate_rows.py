@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from propagation_oracle import hop_columns, random_relation, sizes_of
 
 from gloader.samplers.graph import HeteroGraph
 from gloader.training.propagation.chains import PropagateSpec, grow_chains
@@ -16,8 +17,7 @@ from gloader.training.propagation.hop_pass import PassLimits
 from gloader.training.propagation.propagate_rows import propagate
 from gloader.training.propagation.propagation_plan import plan_propagation
 from gloader.training.propagation.state_rows import HeldRows
-from gloader.types import EDGE, NODE
-from propagation_oracle import hop_columns, random_relation, sizes_of
+from gloader.types import NODE
 
 ENOUGH = 1 << 40
 # Sums of at most 60 terms, over 3 hops, in float32.

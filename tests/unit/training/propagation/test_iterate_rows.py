@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from propagation_oracle import hop, neighbours, random_relation
 
 from gloader.errors import BudgetError
 from gloader.training.propagation.iterate_rows import iterate
 from gloader.training.propagation.state_rows import HeldRows
-from propagation_oracle import hop, neighbours, random_relation
 
 NODES, EDGES, WIDTH = 3000, 9000, 5
 

@@ -16,7 +16,7 @@ from gloader.dataset import Dataset
 from gloader.dataset.verify import verify_dataset
 from gloader.errors import BudgetError, ConfigError, StateError, StoreExistsError, StoreWriteError
 from gloader.ssd_store.os_io import OsIO
-from gloader.training.propagation import propagate_dataset
+from gloader.training.propagation import hop_plan, propagate_dataset
 from gloader.training.propagation.hop_request import HopSettings
 from gloader.training.propagation.propagate_dataset import make_hops
 
@@ -108,7 +108,7 @@ def test_a_dtype_only_rounds_what_is_stored(
         writer.splits(train=np.arange(1), valid=np.arange(1), test=np.arange(1))
     digest = Dataset.open(tmp_path / "direct").arrays["features"].digest
     for name, least_s in (("held", 30.0), ("stored", 0.0)):
-        monkeypatch.setattr(propagate_dataset, "_KEPT_FROM_S", least_s)
+        monkeypatch.setattr(hop_plan, "_KEPT_FROM_S", least_s)
         made = gloader.propagate(dataset, tmp_path / name, hops=2, labels=True, nodes=nodes, dtype=dtype)
         assert isinstance(made, Dataset)
         assert made.arrays["features"].digest == digest
@@ -121,7 +121,7 @@ def test_columns_do_not_depend_on_the_budget(
     settings = HopSettings(hops=2, labels=True, stats=("mean", "max"))
     digests = []
     for number, (budget, least_s) in enumerate([(10**9, 30.0), (10**9, 0.0), (70_000_000, 0.0)]):
-        monkeypatch.setattr(propagate_dataset, "_KEPT_FROM_S", least_s)
+        monkeypatch.setattr(hop_plan, "_KEPT_FROM_S", least_s)
         out = tmp_path / str(number)
         make_hops(dataset, out, settings, memory_budget_bytes=budget, on_plan=plans.append)
         digests.append(Dataset.open(out).arrays["features"].digest)
@@ -343,7 +343,7 @@ def test_a_disk_that_is_too_small_is_refused_at_once(tmp_path: Path, dataset: Da
 def test_other_settings_do_not_continue_what_is_begun(
     tmp_path: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(propagate_dataset, "_KEPT_FROM_S", 0.0)
+    monkeypatch.setattr(hop_plan, "_KEPT_FROM_S", 0.0)
 
     def stop(*_: Any, **_more: Any) -> None:
         raise KeyboardInterrupt
