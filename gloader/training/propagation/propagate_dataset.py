@@ -277,7 +277,7 @@ class _Run:
         asked = {**asdict(request.settings), "norm": request.norm, "dataset": dataset.fingerprint}
         self._fingerprint = json.dumps(asked, sort_keys=True)
         begun = {
-            part.name: begun_widths(work.path / part.name, self._fingerprint, os_io=os_io)
+            part.name: begun_widths(work.path / part.name, self._fingerprint)
             for part in parts_of(dataset, request)
         }
         is_same_disk = dataset.root.stat().st_dev == work.path.stat().st_dev
