@@ -185,7 +185,7 @@ def norm_scale(degrees: NDArray[np.floating[Any]], norm: Norm, *, add_self_loops
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HopRule:
-    """What a pass computes for each receiving node."""
+    """The computation of a pass for each receiving node."""
 
     stat: Statistic
     scale: Matrix | None  # (N,) factor of each receiving node's sum; None for other statistics

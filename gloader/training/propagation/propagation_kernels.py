@@ -1,8 +1,8 @@
 """Kernels of one hop: sums, extremes and deviations of source rows over edges.
 
 A kernel takes a piece of a relation's edges: ``sources`` (E,) int32 or int64, for n consecutive destinations, and
-``indptr`` (n + 1,) int64, where each destination's edges begin. With the direction "in", a kernel *gathers*: it adds the
-sources' rows, from a table (N, w), to the destinations' rows. With the direction "out", it *scatters*: it adds the
+``indptr`` (n + 1,) int64, where each destination's edges begin. With the direction "in", a kernel *gathers*: it adds
+the sources' rows, from a table (N, w), to the destinations' rows. With the direction "out", it *scatters*: it adds the
 destinations' rows to the sources' rows, in a table (N, w). Every column is computed alone and in the order of the
 edges, so that a column's bits depend neither on the other columns nor on pieces and threads. The callers have checked
 all ids.
