@@ -121,6 +121,7 @@ def _columns(graph: str, options: argparse.Namespace) -> Columns:
         dataset, hops, hops=HOPS, norm="mean", stats=STATS.get(graph, ("mean",)), overwrite=True
     )
     seconds = time.perf_counter() - started
+    assert isinstance(found, Dataset)  # noqa: S101 - a folder
     arrays = found.to_numpy()
     groups = {
         name: np.ascontiguousarray(arrays["features"][:, start:stop])
