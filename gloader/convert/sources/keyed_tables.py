@@ -79,6 +79,11 @@ def open_keyed(
     opened = {name: opening.node_table(name, entry) for name, entry in graph.nodes.items()}
     tables = {name: table for name, table in opened.items() if table is not None}
     relations = tuple(opening.relation(relation, entry) for relation, entry in graph.edges.items())
+    opening.notes.lines.extend(
+        f"{relation_text(each.relation)}: the time of an edge is that of its {each.relation[0]} row"
+        for each in relations
+        if each.is_row_timed
+    )
     tasks = tuple(opening.task(name, entry) for name, entry in graph.tables.items())
     options.edge_names.require(
         has_times=any(each.has_times for each in relations),
@@ -220,12 +225,8 @@ class _Opening:
     def _is_row_timed(self, relation: Relation, *, has_times: bool) -> bool:
         """True if edges get the times of their source rows: the rows have times, and the edges have none."""
         source = self._graph.nodes.get(relation[0])
-        is_so = source is not None and source.time is not None and not has_times
-        if is_so and self._options.edge_names.takes_times:
-            self.notes.lines.append(
-                f"{relation_text(relation)}: the time of an edge is that of its {relation[0]} row"
-            )
-        return is_so and self._options.edge_names.takes_times
+        row_time = None if source is None else source.time
+        return row_time is not None and not has_times and self._options.edge_names.takes_times
 
     def task(self, name: str, entry: TaskEntry) -> KeyedTask:
         """Open the tables of a task, and find their columns."""
@@ -250,11 +251,9 @@ class _Opening:
                 if rows.label is None
                 else label_choice(rows.label, f"{where}.label", self._options.labels_as)
             )
-            columns = {"node": rows.node, "time": rows.time, "weight": rows.weight}
-            for role, column in (
-                *columns.items(),
-                *(("label", each) for each in (labels.columns if labels else ())),
-            ):
+            roles = [("node", rows.node), ("time", rows.time), ("weight", rows.weight)]
+            roles += [("label", column) for column in (labels.columns if labels is not None else ())]
+            for role, column in roles:
                 _require_column(table, column, f"{where}.{role}")
             parts.append(
                 KeyedRows(

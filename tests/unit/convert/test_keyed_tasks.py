@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gloader.cli.main import main
@@ -167,6 +169,13 @@ class TestTables:
         with opened(folder) as graph:
             assert (graph.labelled, len(graph.tables), graph.labels.tolist()) == ("item", 3, [0, 1])
 
+    def test_without_labels_the_type_of_the_first_task_counts_as_labelled(self, folder: Path) -> None:
+        text = (folder / "graph.yaml").read_text().partition("tables:")[0]
+        task = "tables: {dear: {type: item, train: {file: items.csv, node: sku, label: made}}}\n"
+        (folder / "graph.yaml").write_text(text + task)
+        with opened(folder) as graph:
+            assert (graph.labelled, graph.labels.tolist(), len(graph.splits.train)) == ("item", [-1, -1], 0)
+
     def test_rows_of_a_type_without_keys_have_ids(self, folder: Path) -> None:
         edited(folder, "graph.yaml", ("key: user_id, ", ""), ("src: user.user_id", "src: user.id"))
         for file in ("orders.csv", "train.csv", "valid.csv", "test.csv"):
@@ -198,6 +207,68 @@ class TestTables:
         assert report.tables == {"churn.train": "1 rows of node"}
         with closing(Dataset.open(folder / "out")) as dataset:
             assert (dataset.kind, dataset.task_table("churn").node_type) == ("homogeneous", "node")
+
+    def test_keys_of_text_files_adapt_to_the_typed_keys_of_a_task(self, folder: Path) -> None:
+        for file in ("users.csv", "orders.csv", "valid.csv", "test.csv"):
+            text = re.sub(
+                r"^([abc]),", lambda at: f"{'abc'.index(at[1]) + 5},", FILES[file], flags=re.MULTILINE
+            )
+            (folder / file).write_text(text)
+        pq.write_table(
+            pa.table(
+                {
+                    "user_id": pa.array([6, 5], pa.int32()),
+                    "date": [1, 2],
+                    "left": ["yes", "no"],
+                    "w": [1.0, 2.0],
+                }
+            ),
+            folder / "train.parquet",
+        )
+        edited(folder, "graph.yaml", ("train.csv", "train.parquet"))
+        with opened(folder) as graph:
+            assert [table.nodes.tolist() for table in graph.tables] == [[1, 0], [2, 0], [2]]
+            keys = graph.nodes[0].keys
+            assert keys is not None
+            assert keys.kind == "int64"
+        pq.write_table(
+            pa.table({"user_id": [5, 6, 7], "age": [1, 2, 3], "signup": [1, 2, 3]}), folder / "u.parquet"
+        )
+        pq.write_table(
+            pa.table({"user_id": ["6"], "date": [1], "left": ["yes"], "w": [1.0]}), folder / "train.parquet"
+        )
+        edited(folder, "graph.yaml", ("users.csv", "u.parquet"))
+        with pytest.raises(
+            SourceError, match=r"keys of 'user': .*u\.parquet.* type int64.*train\.parquet.* string"
+        ):
+            open_source(f"tables:{folder}", SourceOptions())
+
+    def test_rows_are_the_same_if_keys_go_to_disk(self, folder: Path) -> None:
+        random = np.random.default_rng(3)
+        keys = random.permutation(60_000)[:20_000]
+        when = random.integers(0, 10**9, len(keys))
+        pq.write_table(
+            pa.table({"user_id": keys, "age": when % 80, "signup": when}), folder / "users.parquet"
+        )
+        pq.write_table(pa.table({"user_id": keys[:9], "sku": ["x"] * 9}), folder / "orders.parquet")
+        chosen = random.integers(0, 60_000, 5000)
+        columns = {"user_id": chosen, "date": chosen % 1000, "left": chosen % 3, "w": chosen % 7}
+        for part in ("train", "valid", "test"):
+            pq.write_table(pa.table(columns), folder / f"{part}.parquet")
+        text = YAML.replace(".csv", ".parquet").replace("items.parquet", "items.csv")
+        (folder / "graph.yaml").write_text(f"{text}dangling: drop\n")
+        source: Any = open_source(f"tables:{folder}", SourceOptions())
+        row_of = {int(key): row for row, key in enumerate(keys)}
+        kept = [(row_of[key], key) for key in chosen.tolist() if key in row_of]
+        assert 1000 < len(kept) < 4000
+        for budget in (10**8, source.reading_bytes + 200_000):
+            with opened(folder, budget=budget) as graph:
+                for table in graph.tables:
+                    assert table.nodes.tolist() == [row for row, _ in kept]
+                    assert table.times is not None
+                    assert table.times.tolist() == [key % 1000 for _, key in kept]
+                is_spilled = any((folder / "spill").rglob("keys-user-ids-*"))
+                assert is_spilled == (budget < 10**8)
 
     def test_an_empty_part_has_no_rows(self, folder: Path) -> None:
         (folder / "valid.csv").write_text("user_id,date,left\n")

@@ -435,6 +435,37 @@ class TestTasks:
             keys = of_streams.keys_of(rows.read(np.arange(3))["nodes"], "user")
         assert keys.tolist() == ["u000", "u003", "u000"]
 
+    @pytest.mark.parametrize("order", ["none", "degree"])
+    def test_rows_and_edges_keep_their_times_in_any_order_of_nodes(self, tmp_path: Path, order: str) -> None:
+        random = np.random.default_rng(0)
+        when = [None if node % 7 == 0 else node * node % 83 for node in range(50)]
+        keys, rows = np.arange(50) + 100, random.integers(0, 50, 20)
+        dataset = gloader.prepare(
+            nodes={
+                "user": {
+                    "table": pa.table({"id": keys, "at": when}),
+                    "key": "id",
+                    "time": "at",
+                    "columns": ["id"],
+                }
+            },
+            edges={
+                ("user", "knows", "user"): pa.table(
+                    {"src": random.integers(100, 150, 300), "dst": random.integers(100, 150, 300)}
+                )
+            },
+            tables={"task": {"type": "user", "train": {"table": pa.table({"id": rows + 100}), "node": "id"}}},
+            order=order,
+            out=tmp_path / "out",
+        )
+        arrays = dataset.to_numpy()
+        known = [np.iinfo(np.int64).min if time is None else time for time in when]
+        nodes = arrays["features"][:, 0].astype(np.int64) - 100  # each node's row in the table
+        assert (nodes.tolist() == list(range(50))) == (order == "none")
+        assert arrays["row_time"].tolist() == [known[node] for node in nodes]
+        np.testing.assert_array_equal(arrays["edge_time"], arrays["row_time"][arrays["indices"]])
+        assert nodes[arrays["tables"]["task.train"]["nodes"]].tolist() == rows.tolist()
+
     @pytest.mark.parametrize(
         ("tables", "text"),
         [
