@@ -245,7 +245,7 @@ def test_a_network_that_reads_ages_needs_a_dataset_with_times_of_rows(typed, tmp
     fit(typed, "past", tmp_path / "run", optim=replace(OPTIM, epochs=1), loader=DRAWN)
     with (
         closing(shop.write_shop(tmp_path / "shop", row_time={})) as other,
-        pytest.raises(CheckpointError, match="reads the ages of rows of type order, and .* lacks times"),
+        pytest.raises(CheckpointError, match=r"reads the ages of rows of type order, and .* lacks times"),
     ):
         predicted(other, tmp_path / "run", "past.test")
 
