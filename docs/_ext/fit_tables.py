@@ -9,6 +9,7 @@ from gloader.config import LoaderSettings, ModelConfig
 from gloader.core.units import format_bytes, format_count, format_seconds
 from gloader.errors import BudgetError
 from gloader.lab.analyze.fit import Fit, FitQuestion, SizedGraph
+from gloader.lab.analyze.propagation_fit import plan_sized
 
 # Edges as experiments/ogb stores them: both directions of OGB's, a self loop on each node of IGB. The sizes are those
 # that OGB, OGB-LSC and IGB publish; 227,130,858 papers of the largest have a label, of which 60% are trained on.
@@ -43,6 +44,7 @@ GRAPHS = {
 }
 NO_BREAK = "\N{NO-BREAK SPACE}"
 BUDGETS = tuple(size * 10**9 for size in (4, 8, 16, 64, 256))
+PROPAGATION_BUDGETS = tuple(size * 10**9 for size in (4, 16, 64))
 RECIPE_BUDGETS = tuple(size * 10**9 for size in (8, 16, 32, 64, 256))
 
 
@@ -113,6 +115,17 @@ def budgets() -> str:
     return "\n".join(rows) + "\n"
 
 
+def propagations() -> str:
+    """Return what a propagation of each graph takes within each budget, as a Markdown table."""
+    rows = [
+        f"| graph | {' | '.join(format_bytes(budget) for budget in PROPAGATION_BUDGETS)} |",
+        "|---" * (1 + len(PROPAGATION_BUDGETS)) + "|",
+    ]
+    for name, graph in GRAPHS.items():
+        rows.append(_row(name, (_propagation_cell(graph, budget) for budget in PROPAGATION_BUDGETS)))
+    return "\n".join(rows) + "\n"
+
+
 def recipe_epochs() -> str:
     """Return what each budget makes of an epoch of each recipe, as a Markdown table."""
     rows = [
@@ -136,6 +149,17 @@ def _cell(question: FitQuestion, budget: int) -> str:
     except BudgetError:
         return "too little"
     return f"{format_seconds(found.plan.step.seconds)}: {_homes(found)}"
+
+
+def _propagation_cell(graph: SizedGraph, budget: int) -> str:
+    try:
+        plan = plan_sized(graph, budget)
+    except BudgetError:
+        return "too little"
+    cost = plan.cost
+    slabs = "1 slab" if plan.num_slabs == 1 else f"{plan.num_slabs} slabs"
+    read, written = format_bytes(cost.rows_read + cost.edges_read), format_bytes(cost.rows_written)
+    return f"{format_seconds(cost.seconds)}: {slabs}, {read} read, {written} written"
 
 
 def _epoch_cell(question: FitQuestion, budget: int) -> str:

@@ -108,6 +108,11 @@ def _fit_budgets(page: Path, source: str) -> str:  # noqa: ARG001
     return fit_tables.budgets()
 
 
+def _fit_propagations(page: Path, source: str) -> str:  # noqa: ARG001
+    """Return what a propagation of them takes."""
+    return fit_tables.propagations()
+
+
 def _recipe_sizes(page: Path, source: str) -> str:  # noqa: ARG001
     """Return what the recipes take."""
     return fit_tables.recipe_sizes()
@@ -127,6 +132,7 @@ MAKERS: Mapping[str, Callable[[Path, str], str]] = {
     "errors": _errors,
     "fit-sizes": _fit_sizes,
     "fit-budgets": _fit_budgets,
+    "fit-propagations": _fit_propagations,
     "recipe-sizes": _recipe_sizes,
     "recipe-epochs": _recipe_epochs,
     "error-search": _error_search,

@@ -32,10 +32,11 @@ from gloader.core.units import format_bytes, format_count, format_seconds
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from gloader.lab.analyze.dataset_fit import DatasetQuestion
     from gloader.lab.analyze.fit import Fit, FitQuestion
+    from gloader.training.propagation.propagation_plan import PropagationPlan
     from gloader.training.run_budget import RunBudget
 
 # Suffixes of a number, with their powers of ten; b is for billion.
@@ -178,7 +179,7 @@ def fit(*, flags: FitFlags = _NOTHING, output: OutputFlags = DEFAULT_OUTPUT) -> 
     batch has fewer rows and needs less memory.
 
     The seconds are the time of loading, from the dataset's disk or from a plain NVMe SSD. The plans are for training on
-    a CPU.
+    a CPU. From the size alone, a second table has the cost of `gloader propagate --nodes labelled` on two cores.
     """
     screen = Screen.open(is_json=output.json)
     if flags.dataset is None:
@@ -218,6 +219,7 @@ def _fit_size(flags: FitFlags, screen: Screen) -> None:
     num_nodes, num_edges, feature_dim = flags.size()
     from gloader.lab.analyze.dataset_fit import ladder
     from gloader.lab.analyze.fit import FitQuestion, SizedGraph
+    from gloader.lab.analyze.propagation_fit import cost_json, least_to_propagate, sized_plans
 
     graph = SizedGraph(
         num_nodes=num_nodes,
@@ -235,16 +237,22 @@ def _fit_size(flags: FitFlags, screen: Screen) -> None:
         fits = (question.train(flags.memory_budget),)
         least = question.least_to_train()
     disk = question.prepare(max(least, least_to_prepare))
+    least_propagating = least_to_propagate(graph)
+    propagations = sized_plans(graph, [each.budget.total_bytes for each in fits])
     facts = _facts(question, least, least_to_prepare, disk.dataset_bytes, disk.scratch_bytes)
-    _show(screen, facts, fits)
+    _show(screen, [*facts, ("to propagate", f"{format_bytes(least_propagating)} of memory or more")], fits)
+    if not screen.is_json:
+        _show_propagations(screen, propagations)
     screen.result(
         {
             "least_to_train": least,
             "least_to_prepare": least_to_prepare,
+            "least_to_propagate": least_propagating,
             "dataset_bytes": disk.dataset_bytes,
             "scratch_bytes": disk.scratch_bytes,
             "rows_per_batch": question.batch_rows,
             "budgets": [each.to_json() for each in fits],
+            "propagations": [cost_json(budget, plan) for budget, plan in propagations.items()],
         }
     )
 
@@ -342,3 +350,24 @@ def _table(fits: "Sequence[Fit]") -> Table:
             cell(format_seconds(each.loading_s)),
         )
     return table
+
+
+def _show_propagations(screen: Screen, plans: "Mapping[int, PropagationPlan]") -> None:
+    """Show the cost of a propagation with each budget that is enough for one."""
+    if not plans:
+        return
+    hops = next(iter(plans.values())).trees.spec.hops
+    screen.say("")
+    screen.say(f"gloader propagate --hops {hops} --nodes labelled, on two cores:")
+    table = numbers("memory budget", "slabs", "read", "written", "a hop", f"{hops} hops")
+    for budget, plan in plans.items():
+        cost = plan.cost
+        table.add_row(
+            cell(format_bytes(budget)),
+            str(plan.num_slabs),
+            cell(format_bytes(cost.rows_read + cost.edges_read)),
+            cell(format_bytes(cost.rows_written)),
+            cell(format_seconds(cost.seconds / hops)),
+            cell(format_seconds(cost.seconds)),
+        )
+    screen.console.print(table)

@@ -157,6 +157,8 @@ def test_the_sizes_that_stand_in_the_file_are_those_that_the_code_makes(site_pag
     name = "ogbn-products"
     made = tables._sizes({name: tables._questions()[name]}).splitlines()[-1].replace(tables.NO_BREAK, " ")
     assert made in (DOCS / "fit.md").read_text()
+    for made in tables.propagations().splitlines():
+        assert made.replace(tables.NO_BREAK, " ") in (DOCS / "fit.md").read_text()
 
 
 def test_the_page_of_commands_has_every_command(site_pages: ModuleType) -> None:

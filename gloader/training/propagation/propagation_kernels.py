@@ -32,7 +32,9 @@ _MOST_AHEAD: Final = 32
 
 
 @njit(cache=True, nogil=True)
-def gather_sums(indptr: IdArray, sources: Any, weights: Floats, table: Floats, rows: Floats) -> None:
+def gather_sums(
+    indptr: IdArray, sources: Any, weights: Floats, table: Floats, lanes: Any, rows: Floats
+) -> None:
     """Add the sum of each destination's source rows to ``rows``.
 
     Parameters
@@ -40,9 +42,10 @@ def gather_sums(indptr: IdArray, sources: Any, weights: Floats, table: Floats, r
     indptr, sources : a piece of edges
     weights : (E,) a factor for each edge; empty means ones
     table : (N, w) the rows of all sources
+    lanes : a tuple of w elements, which gives the loop over a narrow row a fixed length; empty for any w
     rows : (n, w) the destinations' rows so far
     """
-    width, values = rows.shape[1], table.reshape(-1)
+    width, values = len(lanes) if len(lanes) > 0 else rows.shape[1], table.reshape(-1)
     for v in range(rows.shape[0]):
         for e in range(indptr[v], indptr[v + 1]):
             _prefetch_row(sources, e, values, width, 0, width)

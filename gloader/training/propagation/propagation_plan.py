@@ -452,7 +452,7 @@ class _Planner:
             if is_cut:
                 rows_written += matrix
                 seconds += matrix / rates.write_bytes_per_s
-            if root.group and not self._keeps_all:
+            if root.group and not self._keeps_all and self._has_disk:
                 rows_written += self._pieces_bytes(width)
             for state in root.walk():
                 for each in state.nexts:
