@@ -307,7 +307,7 @@ class _Run:
                 num_label_groups=self._request.num_label_groups,
                 on_rows=lambda done: self._progress.advance("writing rows", done, plan.num_rows, "rows"),
             )
-            chunk_rows, _ = self.planner.join(plan.num_rows)
+            chunk_rows, _ = self.planner.join(plan.num_rows, plan.budget_bytes * plan.is_kept)
             began = time.perf_counter()
             if self.planner.suffix:
                 write_hop_table(self._out, self._dataset, rows, chunk_rows=chunk_rows, os_io=self._os_io)
