@@ -303,7 +303,7 @@ class _HopRun:
                 num_label_groups=self.request.num_label_groups,
                 on_rows=lambda done: self.progress.advance("writing rows", done, plan.num_rows, "rows"),
             )
-            chunk_rows, _ = planner.join(plan.num_rows)
+            chunk_rows, _ = planner.join(plan.num_rows, plan.budget_bytes * plan.is_kept)
             began = time.perf_counter()
             if planner.suffix:
                 write_hop_table(self.out, self.dataset, rows, chunk_rows=chunk_rows, os_io=self.os_io)
