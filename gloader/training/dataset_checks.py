@@ -211,14 +211,14 @@ def require_model(settings: TrainSettings, dataset: Dataset) -> None:
     name = settings.model.name
     if name in HETERO_MODELS:
         return
+    if name in HOP_MODELS:
+        column_groups(dataset)
     if dataset.kind == "hetero":
         raise ConfigError(
             f"model {name!r} is for graphs of one node type, and dataset {dataset.name} has "
             f"{len(dataset.node_types)}: {', '.join(dataset.node_types[:10])}; models for several are "
             f"{', '.join(HETERO_MODELS)}"
         )
-    if name in HOP_MODELS:
-        column_groups(dataset)
     if name == CORRECT_AND_SMOOTH:
         learned = "the rows of a table" if settings.table is not None else None
         if settings.task == "link":

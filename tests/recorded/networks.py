@@ -65,7 +65,7 @@ class Network:
     def _on_a_batch(self, network: Any, dataset: gloader.Dataset) -> dict[str, Any]:
         """Return the output for the first batch, and sums over the gradient of each weight."""
         given: dict[str, Any] = {
-            "fanouts": [4, 3],
+            "fanouts": [4, 3][: len(network.convs)],
             "batch_size": 32,
             "seed": 11,
             "epochs": 1,
@@ -95,7 +95,7 @@ class Network:
         """Return what inference makes of all neighbours: rows of the layers, and logits or scores."""
         found = {}
         for name in self.types or (dataset.labelled.name,):
-            for layer in (1, 2):
+            for layer in range(1, checkpoint.spec.num_layers + 1):
                 with embed(
                     dataset,
                     checkpoint,
@@ -161,6 +161,9 @@ NETWORKS: dict[str, Network] = {
     "gine": _one("gine"),
     "gine, batch norm": _one("gine", batch_norm=True),
     "mlp": _one("mlp"),
+    "sign": _one("sign", "hop columns", fanouts=[0]),
+    "sign, batch norm": _one("sign", "hop columns", fanouts=[0], batch_norm=True),
+    "sgc": _one("sgc", "hop columns", fanouts=[0]),
     "residual graphsage": _one("graphsage", residual=True),
     "residual gcn": _one("gcn", "one type", residual=True),
     "residual gat": _one("gat", residual=True),
