@@ -65,7 +65,7 @@ class Network:
     def _on_a_batch(self, network: Any, dataset: gloader.Dataset) -> dict[str, Any]:
         """Return the output for the first batch, and sums over the gradient of each weight."""
         given: dict[str, Any] = {
-            "fanouts": [4, 3][: len(network.convs)],
+            "fanouts": self.settings.get("fanouts", [4, 3]),
             "batch_size": 32,
             "seed": 11,
             "epochs": 1,
