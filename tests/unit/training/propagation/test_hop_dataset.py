@@ -18,6 +18,7 @@ from gloader.dataset.schema import relation_text
 from gloader.dataset.verify import verify_dataset
 from gloader.errors import ConfigError
 from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE, KEYS_FEATURE, LABEL_VALUES_FEATURE
+from gloader.ssd_store.write.feature_column import INT8_FEATURE
 from gloader.training.propagation.hop_dataset import write_hop_dataset
 from gloader.training.propagation.hop_rows import HopGroup, HopRows, column_names, write_hop_table
 
@@ -210,6 +211,13 @@ def test_values_as_labels_and_edge_columns_need_their_format_features(tmp_path: 
     assert set(made.required_features) == {KEYS_FEATURE, LABEL_VALUES_FEATURE}
     assert (made.label_kind, made.label_names) == ("values", ("size", "age"))
     assert np.array_equal(made.labels, labels[nodes], equal_nan=True)
+
+
+def test_int8_features_leave_no_format_feature_behind(tmp_path: Path) -> None:
+    dataset = plain(tmp_path / "d", dtype="int8")
+    assert dataset.required_features == (INT8_FEATURE,)
+    assert write(dataset, tmp_path / "hops", hop_rows(range(N))).required_features == ()
+    assert write(dataset, tmp_path / "int8", hop_rows(range(N), "int8")).required_features == (INT8_FEATURE,)
 
 
 def several(path: Path) -> Dataset:
