@@ -48,7 +48,6 @@ class HopRequest:
     features: HopTrees
     labels: HopTrees | None  # of the labels of all folds; None without propagated labels
     groups: tuple[HopGroup, ...]  # the result's columns: of features, then of labels
-    num_label_groups: int
     unused: tuple[str, ...]  # parts of the dataset that have no part in the columns
 
     @property
@@ -129,7 +128,6 @@ def checked_request(dataset: Dataset, settings: HopSettings, *, is_table: bool) 
         features=trees,
         labels=labels,
         groups=tuple(groups),
-        num_label_groups=0 if labels is None else len(labels.groups),
         unused=tuple(_unused(dataset, trees)),
     )
 

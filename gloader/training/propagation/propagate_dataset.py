@@ -300,7 +300,7 @@ class _HopRun:
                 dtype=self.request.settings.dtype,
                 features=made[0],
                 labels=made[1] if len(made) > 1 else None,
-                num_label_groups=self.request.num_label_groups,
+                num_label_groups=len(labels.groups) if (labels := self.request.labels) else 0,
                 on_rows=lambda done: self.progress.advance("writing rows", done, plan.num_rows, "rows"),
             )
             chunk_rows, _ = planner.join(plan.num_rows, plan.budget_bytes * plan.is_kept)
