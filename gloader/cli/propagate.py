@@ -121,7 +121,7 @@ def propagate(  # noqa: PLR0913 - each a flag
                 overwrite=overwrite,
                 resume=resume,
                 on_plan=lambda plan: screen.console.print(
-                    facts(_planned(plan, budget), title="what it will take")
+                    facts(_planned(plan, budget, is_typed=opened.kind == "hetero"), title="what it will take")
                 ),
                 progress=progress,
             )
@@ -159,7 +159,7 @@ def _target(folder: str | None, out: Path | None) -> Path:
 # The next functions return lines of a table, as names and texts, or the text of one line.
 
 
-def _planned(plan: "HopPlan", budget: int) -> dict[str, str]:
+def _planned(plan: "HopPlan", budget: int, *, is_typed: bool) -> dict[str, str]:
     """Return the lines on what a run is about to do. ``budget`` includes the code of the run."""
     request, parts, cost = plan.request, plan.parts, plan.cost
     groups = [f"{group.name} {len(group.columns):,}" for group in request.groups]
@@ -170,10 +170,11 @@ def _planned(plan: "HopPlan", budget: int) -> dict[str, str]:
         "edges": all(part.topology_bytes for part in parts),
     }
     places = [f"{name} in memory" if held else f"{name} on the SSD" for name, held in is_held.items()]
+    of_type = f" of type {request.features.target}" if is_typed else ""
     kept = "; finished columns are kept" if plan.is_kept else "; nothing is kept: it takes seconds"
     return {
         "columns": f"{request.width:,}, norm {request.norm}: {', '.join(groups[:_MOST_GROUPS])}{more}",
-        "rows": f"{plan.num_rows:,} of {plan.num_nodes:,} nodes",
+        "rows": f"{plan.num_rows:,} of {plan.num_nodes:,} nodes{of_type}",
         **({"not used": "; ".join(request.unused)} if request.unused else {}),
         "slabs": f"{num_slabs:,}, {', '.join(places)}{kept}",
         **({"goes on": "with the columns that an interrupted run has left"} if plan.is_continued else {}),

@@ -160,7 +160,7 @@ def smoothed(
         folder = None
         if plan.is_on_disk:
             folder = stack.enter_context(scratch_folder(inference.scratch, prefix=SCRATCH_PREFIX))
-        run = _Run(inference=inference, labels=labels, plan=plan, folder=folder, stack=stack)
+        run = _Smoothing(inference=inference, labels=labels, plan=plan, folder=folder, stack=stack)
         # The matrices are freed at once, so that they leave no holes in the heap; see `predict_classes`.
         with eager_release():
             base = run.base(model, _part(on_progress, 0.0, 0.2))
@@ -179,7 +179,7 @@ def _part(on_progress: Progress, begin: float, end: float) -> Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class _Smoothing:
     """The steps of `smoothed`, which has the other parameters."""
 
     inference: HeteroInference
@@ -191,14 +191,14 @@ class _Run:
     def base(self, model: GraphNetwork, on_progress: Progress) -> MadeRows:
         """Return Z, the network's probabilities of all nodes."""
         rows = self._open("base", num_slabs=1)
-        inference = replace(self.inference, memory_budget_bytes=self.plan.base_bytes)
+        inference = replace(self.inference, memory_budget_bytes=self.plan.part_bytes)
         outputs = logits_in_order(model, inference, self.plan.num_nodes, None, on_progress)
         rows.write_slab(slice(0, self.labels.num_classes), map(self.labels.probabilities, outputs))
         return rows
 
     def spread(self, name: str, first: _Errors | _Guesses, low: float, on_progress: Progress) -> MadeRows:
         """Return the rows ``first`` behind all hops, with numbers from ``low`` to 1 as in the authors' program."""
-        width, budget = self.labels.num_classes, self.plan.hop_bytes
+        width, budget = self.labels.num_classes, self.plan.part_bytes
         (topology,) = self.inference.graph.relations.values()
         num_slabs = -(-width // slab_width(topology, width=width, memory_budget_bytes=budget))
         rows = self._open(name, num_slabs=num_slabs)
@@ -229,8 +229,8 @@ def require_smoothing(
     def attempt(budget: int) -> None:
         given = replace(inference, memory_budget_bytes=budget)
         plan = _Plan.of(given, num_labels=num_labels, num_classes=width)
-        replace(given, memory_budget_bytes=plan.base_bytes).require_memory(model, num_outputs=plan.num_nodes)
-        slab_width(topology, width=width, memory_budget_bytes=plan.hop_bytes)
+        replace(given, memory_budget_bytes=plan.part_bytes).require_memory(model, num_outputs=plan.num_nodes)
+        slab_width(topology, width=width, memory_budget_bytes=plan.part_bytes)
 
     budget = inference.memory_budget_bytes
     try:
@@ -247,8 +247,7 @@ class _Plan:
 
     num_nodes: int  # N
     is_on_disk: bool  # whether the rows of all nodes are on the SSD
-    base_bytes: int  # for the network's inference
-    hop_bytes: int  # for the hops
+    part_bytes: int  # for the network's inference, and later for the hops
 
     @classmethod
     def of(cls, inference: HeteroInference, *, num_labels: int, num_classes: int) -> _Plan:
@@ -259,7 +258,7 @@ class _Plan:
         # Three matrices at the end: Z, the spread errors and the result. The hops' tables take as much in one slab.
         is_on_disk = _MATRICES * rows > left // 2
         held = _MATRICES * (min(FILE_BYTES, rows) if is_on_disk else rows)
-        return cls(num_nodes=num_nodes, is_on_disk=is_on_disk, base_bytes=left - held, hop_bytes=left - held)
+        return cls(num_nodes=num_nodes, is_on_disk=is_on_disk, part_bytes=left - held)
 
 
 def _chunks(num_rows: int, width: int) -> Iterator[slice]:

@@ -41,7 +41,13 @@ class Network:
     def parts(self, worlds: Worlds, scratch: Path) -> dict[str, Any]:
         """Return the names of the weights, their first values, and outputs for a batch and for the whole graph."""
         dataset = worlds[self.world]
-        given: dict[str, Any] = {"hidden": 8, "heads": 2, "fanouts": [4, 3], "batch_size": 32, "epochs": 1}
+        given: dict[str, Any] = {
+            "hidden": 8,
+            "heads": 2,
+            "fanouts": self._fanouts,
+            "batch_size": 32,
+            "epochs": 1,
+        }
         settings = train_settings(given | dict(self.settings))
         spec = task_of(settings, dataset).spec
         torch.manual_seed(0)
@@ -65,7 +71,7 @@ class Network:
     def _on_a_batch(self, network: Any, dataset: gloader.Dataset) -> dict[str, Any]:
         """Return the output for the first batch, and sums over the gradient of each weight."""
         given: dict[str, Any] = {
-            "fanouts": [4, 3],
+            "fanouts": self._fanouts,
             "batch_size": 32,
             "seed": 11,
             "epochs": 1,
@@ -95,7 +101,7 @@ class Network:
         """Return what inference makes of all neighbours: rows of the layers, and logits or scores."""
         found = {}
         for name in self.types or (dataset.labelled.name,):
-            for layer in (1, 2):
+            for layer in range(1, len(self._fanouts) + 1):
                 with embed(
                     dataset,
                     checkpoint,
@@ -114,6 +120,10 @@ class Network:
         ) as opened:
             rows = [part.numpy().copy() for _, part in opened.inference.logits(opened.model, nodes)]
         return found | {"logits": _shown(np.concatenate(rows))}
+
+    @property
+    def _fanouts(self) -> list[int]:
+        return self.settings.get("fanouts", [4, 3])
 
     @property
     def _is_for_links(self) -> bool:
@@ -161,6 +171,9 @@ NETWORKS: dict[str, Network] = {
     "gine": _one("gine"),
     "gine, batch norm": _one("gine", batch_norm=True),
     "mlp": _one("mlp"),
+    "sign": _one("sign", "hop columns", fanouts=[0]),
+    "sign, batch norm": _one("sign", "hop columns", fanouts=[0], batch_norm=True),
+    "sgc": _one("sgc", "hop columns", fanouts=[0]),
     "residual graphsage": _one("graphsage", residual=True),
     "residual gcn": _one("gcn", "one type", residual=True),
     "residual gat": _one("gat", residual=True),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader import Dataset
+from gloader import Dataset, propagate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,6 +118,14 @@ def one_type_linked(path: Path, **changes: Any) -> Dataset:
     return one_type(path, **(given | changes))
 
 
+def hop_columns(path: Path) -> Dataset:
+    """Write hop columns of features and of labels, for the graph of one type."""
+    graph = one_type(path.with_name(f"{path.name}-of"))
+    made = propagate(graph, path, hops=2, directions=("in", "out"), labels=True)
+    assert isinstance(made, Dataset)
+    return made
+
+
 @cache
 def typed_edges() -> dict[Relation, Ids]:
     """Return (2, E) edges by relation; the third of `WRITTEN_BY` leads back what `WRITES` has."""
@@ -174,6 +182,7 @@ WORLDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "ordered by degree": (one_type, {"order": "degree"}),
     "ordered by community": (one_type, {"order": "community"}),
     "one type linked": (one_type_linked, {}),
+    "hop columns": (hop_columns, {}),
     "typed": (typed, {}),
     "typed float16": (typed, {"feature_dtype": "float16"}),
     "typed linked": (typed_linked, {}),

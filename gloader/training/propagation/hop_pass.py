@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import numpy as np
 
 from gloader.convert.read_ahead import read_ahead
-from gloader.core.aligned_memory import aligned_bytes
-from gloader.core.offsets import degrees_between
+from gloader.core.aligned_memory import mapped_bytes
+from gloader.core.offsets import degrees_between, offsets_of
 from gloader.samplers import CscGraph
-from gloader.training.inference.scanned_edges import PieceLimits, iter_spans
+from gloader.training.inference.scanned_edges import cut_rows
 from gloader.training.propagation.propagation_kernels import (
     add_in_degrees,
     add_out_degrees,
@@ -48,15 +48,41 @@ if TYPE_CHECKING:
 
 _NO_WEIGHTS: Final[Matrix] = np.empty(0, dtype=np.float32)
 _NODES: Final = 1 << 20  # nodes whose degrees are computed together
+_NODES_PER_CUT: Final = 1 << 16  # destinations that are cut into pieces together
 _LINE: Final = 16  # float32 values of a cache line: two threads never write to the same line
 # Row widths that have kernels with a loop of fixed length, which took 0.4 to 0.7 of the time at these widths.
 _FIXED_WIDTHS: Final = (4, 8, 16)
 
 
-def empty_rows(num_rows: int, width: int, dtype: Any = np.float32) -> NDArray[Any]:
-    """Return an array (num_rows, width) that begins on a page, not initialised."""
-    itemsize = np.dtype(dtype).itemsize
-    return aligned_bytes(num_rows * width * itemsize).view(dtype).reshape(num_rows, width)
+def empty_rows(num_rows: int, width: int) -> Matrix:
+    """Return an array (num_rows, width), not initialised. Its memory returns to the system with the last view.
+
+    Freed blocks of the C library would stay in the heap of a thread: with a budget of 49 MB these were 25 MB.
+    """
+    num_bytes = num_rows * width * 4
+    return mapped_bytes(num_bytes, touch=False)[:num_bytes].view(np.float32).reshape(num_rows, width)
+
+
+class RowRing:
+    """Memory for chunks of rows, which is used again. A chunk is valid until ``depth`` later chunks are taken.
+
+    Parameters
+    ----------
+    width : number of columns
+    depth : chunks that are valid at a time
+    """
+
+    def __init__(self, width: int, depth: int) -> None:
+        self._chunks = [empty_rows(0, width)] * depth
+        self._width = width
+        self._turn = 0
+
+    def take(self, num_rows: int) -> Matrix:
+        """Return memory for a chunk, (num_rows, width)."""
+        self._turn = (self._turn + 1) % len(self._chunks)
+        if len(self._chunks[self._turn]) < num_rows:
+            self._chunks[self._turn] = empty_rows(num_rows, self._width)
+        return self._chunks[self._turn][:num_rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +94,8 @@ class PassLimits:
     threads: int  # threads that compute
 
     @property
-    def pieces(self) -> PieceLimits:
-        """The limits of a piece of edges."""
-        return PieceLimits(max_edges=self.edges, max_rows=self.rows)
-
-    @property
     def chunks(self) -> int:
-        """Chunks and pieces that exist at a time: each thread has one, and the caller has one."""
+        """Chunks and pieces that exist at a time: each thread has one, and the caller has one. It is a ring's depth."""
         return self.threads + 1
 
 
@@ -121,27 +142,34 @@ class HopEdges:
             yield ahead
 
     def _pieces(self, *, weighted: bool) -> Generator[EdgePiece]:
-        graph = self._graph
+        graph, most = self._graph, self._limits.edges
         sources = graph.sources.scan()
         weights = graph.weights.scan() if weighted and graph.weights is not None else None
-        for span in iter_spans(graph, range(graph.num_nodes), self._limits.pieces):
-            first = int(span.nodes[0])
-            done = 0
-            # A span without edges has one empty piece, because its rows are made all the same.
-            for piece in span.pieces(self._limits.edges) if span.num_edges else (span,):
-                indptr = np.zeros(len(piece.nodes) + 1, dtype=np.int64)
-                np.cumsum(piece.counts, out=indptr[1:])
-                ids = sources.lists(piece.starts, piece.counts)
+        for start, offsets in self._ranges():
+            begin, end = int(offsets[0]), int(offsets[-1])
+            # Only one destination alone may have more edges. A range without edges has one empty piece, because its
+            # rows are made all the same.
+            for first in range(begin, max(end, begin + 1), most):
+                past = min(first + most, end)
+                lists = np.full(min(past - first, 1), first), np.full(min(past - first, 1), past - first)
+                ids = sources.lists(*lists)
                 factors = _NO_WEIGHTS
                 if weights is not None:
-                    factors = weights.lists(piece.starts, piece.counts)
+                    factors = weights.lists(*lists)
                     self.bytes_read += 0 if self._is_held else factors.nbytes
                     factors = np.asarray(factors, dtype=np.float32)
                 self.bytes_read += 0 if self._is_held else ids.nbytes
-                done += piece.num_edges
-                yield EdgePiece(
-                    start=first, indptr=indptr, sources=ids, weights=factors, is_last=done == span.num_edges
-                )
+                indptr = np.clip(offsets, first, past) - first
+                yield EdgePiece(start=start, indptr=indptr, sources=ids, weights=factors, is_last=past == end)
+
+    def _ranges(self) -> Iterator[tuple[int, IdArray]]:
+        """Yield consecutive destinations within the limits: the first one, and the offsets (n + 1,) of their edges."""
+        for start in range(0, self.num_nodes, _NODES_PER_CUT):
+            stop = min(start + _NODES_PER_CUT, self.num_nodes)
+            offsets = offsets_of(self._graph.offsets, np.arange(start, stop + 1))
+            limits = self._limits
+            for rows in cut_rows(np.diff(offsets), max_edges=limits.edges, max_rows=limits.rows):
+                yield start + rows.start, offsets[rows.start : rows.stop + 1]
 
     def degrees(self, direction: Direction, *, weighted: bool) -> NDArray[np.floating[Any]]:
         """Return each node's sum of edge weights, or number of edges, at the receiving end of a direction.
@@ -219,7 +247,7 @@ def gather(
     into : (N, w) memory for the chunks; None for memory of their own
     """
     width = table.shape[1]
-    work = _Gather(rule, table)
+    work, ring = _Gather(rule, table), RowRing(width, limits.chunks)
     with (
         edges.pieces(weighted=rule.stat == "mean") as pieces,
         ThreadPoolExecutor(limits.threads, thread_name_prefix="gloader-propagate") as pool,
@@ -230,7 +258,7 @@ def gather(
             for piece in pieces:
                 past = piece.start + piece.num_rows
                 if unfinished is None:
-                    out = empty_rows(piece.num_rows, width) if into is None else into[piece.start : past]
+                    out = ring.take(piece.num_rows) if into is None else into[piece.start : past]
                     rows = _Rows(rule, piece.start, out)
                 else:
                     rows = unfinished
@@ -241,7 +269,7 @@ def gather(
                     continue
                 unfinished = None
                 waiting.append((piece.start, pool.submit(work.complete, piece, rows)))
-                if len(waiting) == limits.threads:
+                if len(waiting) == limits.chunks:
                     start, made = waiting.popleft()
                     yield start, made.result()
             while waiting:
@@ -408,6 +436,10 @@ def first_value(stat: Statistic) -> np.float32:
 
 
 def write_deviations(seen: IdArray, squares: NDArray[np.float64], out: Matrix) -> None:
-    """Write the standard deviations of ``seen`` (n,) values with the sums ``squares`` (n, w) to ``out`` (n, w)."""
-    np.sqrt(squares / np.maximum(seen, 1)[:, None], out=squares)
+    """Write the standard deviations of ``seen`` (n,) values with the sums ``squares`` (n, w) to ``out`` (n, w).
+
+    ``squares`` is overwritten.
+    """
+    squares /= np.maximum(seen, 1)[:, None]
+    np.sqrt(squares, out=squares)
     out[:] = squares

@@ -37,7 +37,8 @@ _NODE_BYTES: Final = 64
 # buffers of the output's files.
 _CHUNKS_HELD: Final = 6
 _JOIN_BYTES: Final = 24 << 20
-_CHUNK_BYTES: Final = 4 << 20  # of the rows of a dataset
+# Of a chunk of a dataset's rows. Every piece has a part of it, and short reads are slow.
+_CHUNK_BYTES: Final = (4 << 20, 64 << 20)
 # A chunk of a table is a row group of Parquet. The file's footer, which is in memory until the end, has an entry for
 # each column of each row group; pyarrow 26 took 700 bytes for one.
 _ENTRY_BYTES: Final = 800
@@ -136,6 +137,7 @@ class HopPlanner:
         plans, is_kept = self._in_memory(left - join_bytes, num_rows), False
         if plans is None:
             is_kept = True
+            _, join_bytes = self.join(num_kept, budget_bytes)
             plans = tuple(
                 plan_propagation(
                     part.trees,
@@ -191,10 +193,15 @@ class HopPlanner:
             return None
         return tuple(plans) if total_cost([each.cost for each in plans]).seconds < _KEPT_FROM_S else None
 
-    def join(self, num_rows: int) -> tuple[int, int]:
-        """Return the rows that are joined at a time, and the memory of the join."""
+    def join(self, num_rows: int, budget_bytes: int = 0) -> tuple[int, int]:
+        """Return the rows that are joined at a time, and the memory of the join.
+
+        ``budget_bytes`` is its memory if the columns are on the SSD. Columns in memory take short reads as well.
+        """
         row_bytes = 4 * sum(part.trees.width for part in self.parts)
-        chunk_rows, footer = max(_CHUNK_BYTES // row_bytes, 1), 0
+        least, most = _CHUNK_BYTES
+        chunk_bytes = min((budget_bytes - self.fixed_bytes() - _JOIN_BYTES) // _CHUNKS_HELD, most)
+        chunk_rows, footer = max(max(chunk_bytes, least) // row_bytes, 1), 0
         if bool(self.suffix):
             # Small row groups make a large footer. At the root, both take the same memory, whatever the columns.
             least, most = _GROUP_ROWS

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 import numpy as np
 
-from gloader.convert.read_ahead import read_ahead
+from gloader.convert.read_ahead import ITEMS_AT_A_TIME, read_ahead
 from gloader.errors import ConfigError, StateError
 from gloader.observe.peak_memory import release_freed_memory
 from gloader.ssd_store.format.checksum import PAGE_BYTES
@@ -25,7 +26,15 @@ from gloader.ssd_store.format.manifest import STORE_MANIFEST
 from gloader.ssd_store.os_io import REAL_OS
 from gloader.ssd_store.write.atomic_file import remove_tree, write_atomically
 from gloader.training.propagation.chains import INPUT_NAME
-from gloader.training.propagation.hop_pass import HopEdges, HopRule, empty_rows, gather, norm_scale, scatter
+from gloader.training.propagation.hop_pass import (
+    HopEdges,
+    HopRule,
+    RowRing,
+    empty_rows,
+    gather,
+    norm_scale,
+    scatter,
+)
 from gloader.training.propagation.propagation_plan import (
     RING_BYTES,
     HopCost,
@@ -52,6 +61,7 @@ if TYPE_CHECKING:
 
 _JOURNAL: Final = "propagation.json"
 _JOIN_BYTES: Final = 16 << 20  # memory for reading all pieces together
+_JOIN_THREADS: Final = 4  # pieces that are read at a time: a read of one is too short for a deep queue
 
 
 def begun_widths(work: Path, fingerprint: str) -> dict[str, int] | None:
@@ -96,19 +106,24 @@ class Pieces:
         self.width = width
         self.cost = cost
         self._parts = parts
+        self._pool = ThreadPoolExecutor(_JOIN_THREADS, thread_name_prefix="gloader-join")
 
     def read(self, start: int, stop: int, out: Matrix | None = None) -> Matrix:
         """Return the columns of the kept rows ``start`` to ``stop``, (n, width) float32, in ``out`` if given."""
-        if out is None:
-            out = np.empty((stop - start, self.width), dtype=np.float32)
-        for first, rows in self._parts:
+        made = np.empty((stop - start, self.width), dtype=np.float32) if out is None else out
+
+        def read_part(at: tuple[int, RowInput]) -> None:
+            first, rows = at
             part = np.empty((stop - start, rows.width), dtype=np.float32)
             rows.read(start, stop, part)
-            out[:, first : first + rows.width] = part
-        return out
+            made[:, first : first + rows.width] = part
+
+        list(self._pool.map(read_part, self._parts))
+        return made
 
     def close(self) -> None:
         """Close the pieces. Idempotent."""
+        self._pool.shutdown()
         while self._parts:
             rows = self._parts.pop()[1]
             # The input rows, which may be among the parts, are the caller's.
@@ -181,21 +196,28 @@ class Source:
         self.bytes_read = 0  # bytes of rows that were read, of a file or of an input
         self._chunk_rows = chunk_rows
         self._owned = owned
+        self._ring = RowRing(rows.width, ITEMS_AT_A_TIME)
 
-    def chunks(self) -> Generator[tuple[int, Matrix]]:
-        """Yield all rows in consecutive chunks, each with its first row. A held chunk is a view."""
+    def chunks(self, into: Matrix | None = None) -> Generator[tuple[int, Matrix]]:
+        """Yield all rows in consecutive chunks, each with its first row; see `chunk`. Read rows are put into ``into``."""
         num_rows, step = self.rows.num_rows, self._chunk_rows
+        spans = ((start, min(start + step, num_rows)) for start in range(0, num_rows, step))
         parts = (
-            (start, self.chunk(start, min(start + step, num_rows))) for start in range(0, num_rows, step)
+            (start, self.chunk(start, stop, None if into is None else into[start:stop]))
+            for start, stop in spans
         )
         with read_ahead(parts, name="propagate-rows", is_on=not isinstance(self.rows, HeldRows)) as ahead:
             yield from ahead
 
-    def chunk(self, start: int, stop: int) -> Matrix:
-        """Return rows ``start`` to ``stop``; a view if they are held."""
+    def chunk(self, start: int, stop: int, out: Matrix | None = None) -> Matrix:
+        """Return rows ``start`` to ``stop``: a view if they are held, else in ``out``.
+
+        Without ``out`` they are valid until `ITEMS_AT_A_TIME` later calls.
+        """
         if isinstance(self.rows, HeldRows):
             return self.rows.array[start:stop]
-        out = empty_rows(stop - start, self.width)
+        if out is None:
+            out = self._ring.take(stop - start)
         before = getattr(self.rows, "bytes_read", 0)
         self.rows.read(start, stop, out)
         # An input that does not count its bytes has float32 rows.
@@ -218,13 +240,11 @@ class Source:
             if isinstance(self.rows, HeldRows) and held
             else empty_rows(self.rows.num_rows, self.width)
         )
-        with closing(self.chunks()) as chunks:
+        with closing(self.chunks(into=table)) as chunks:
             for start, chunk in chunks:
-                part = table[start : start + len(chunk)]
-                if scale is None:
-                    part[:] = chunk
-                else:
-                    np.multiply(chunk, scale[start : start + len(chunk), None], out=part)
+                if scale is not None:
+                    stop = start + len(chunk)
+                    np.multiply(chunk, scale[start:stop, None], out=table[start:stop])
         return table
 
     def scaled(self, scale: Matrix | None) -> _Scaled:
@@ -244,11 +264,16 @@ class _Scaled:
         self.width = source.width
         self._source = source
         self._scale = scale
+        self._ring = RowRing(source.width, ITEMS_AT_A_TIME)
 
     def part(self, start: int, stop: int) -> Matrix:
         """Return rows ``start`` to ``stop``."""
         rows = self._source.chunk(start, stop)
-        return rows if self._scale is None else rows * self._scale[start:stop, None]
+        if self._scale is None:
+            return rows
+        # Held rows are not the caller's to change.
+        out = self._ring.take(stop - start) if isinstance(self._source.rows, HeldRows) else rows
+        return np.multiply(rows, self._scale[start:stop, None], out=out)
 
 
 class _CutRows:

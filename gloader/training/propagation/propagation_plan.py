@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from gloader.convert.read_ahead import ITEMS_AT_A_TIME
 from gloader.core.dtypes import STORED_DTYPES
 from gloader.core.offsets import compact_bytes
 from gloader.core.units import format_bytes
@@ -38,8 +39,8 @@ _BUFFER_PART: Final = 128
 _MAX_CHUNK_BYTES: Final = 4 << 20
 _MAX_PIECE_EDGES: Final = 1 << 19
 _MIN_PIECE_EDGES: Final = 1 << 14
-# Bytes of an edge in a piece: its id as it is read, twice while pages are copied, and its weight.
-_EDGE_BYTES: Final = 16
+# Bytes of a piece's part of the nodes in the thread that cuts them: offsets, numbers and degrees of 65,536 nodes.
+_CUT_BYTES: Final = 4 * 8 << 16
 # Memory of a topology whose edges are read page by page: its bounce memory, a round of pages of two arrays.
 _PAGED_BYTES: Final = 6 << 20
 # Bytes of a state's row in a deviation along "out": the mean and the sum of squares in float64, beside the result.
@@ -282,7 +283,7 @@ class _Planner:
             self._peak(trees.roots[name], width) if is_held else self._table_bytes(trees.roots[name], width)
             for name, width in widths.items()
         )
-        # Rows that are cut into slabs: a chunk in work, two that are read ahead, and one that is read.
+        # Rows that are cut into slabs: a chunk in work, two that are read ahead, and one in the reader's buffer.
         # With a multiple of a block's values, the columns of every slab begin a block in every chunk.
         extent, chunk = _EXTENT_BYTES // widest, 4 * self._buffer // max(trees.widths.values())
         rows_per_cut = max(min(extent, chunk) // FLOAT_BYTES // BLOCK, 1) * BLOCK
@@ -312,7 +313,15 @@ class _Planner:
     def _piece_edges(self) -> int:
         """Return the edges of a piece: at most a sixteenth of the edges, so that threads share small graphs too."""
         most = max(each.num_edges for each in self._sizes.edges.values()) // 16
-        return max(min(most, self._buffer // _EDGE_BYTES, _MAX_PIECE_EDGES), _MIN_PIECE_EDGES)
+        return max(min(most, self._buffer // self._edge_bytes(), _MAX_PIECE_EDGES), _MIN_PIECE_EDGES)
+
+    def _edge_bytes(self) -> int:
+        """Return the memory of an edge in a piece: its source, and its weight as it is stored and in float32."""
+        return max(
+            max(-(-each.source_bytes // max(each.num_edges, 1)), 4)
+            + (4 + -(-each.weight_bytes // max(each.num_edges, 1)) if each.weight_bytes else 0)
+            for each in self._sizes.edges.values()
+        )
 
     def _paged_bytes(self) -> int:
         """Return the memory of edges that are read page by page: offsets and page checksums of all relations."""
@@ -329,15 +338,22 @@ class _Planner:
     def _buffer_bytes(self, limits: PassLimits, width: int) -> int:
         """Return the memory of chunks, pieces and files."""
         nodes = max(self._sizes.num_nodes.values())
-        chunks = (limits.chunks + 3) * min(limits.rows, nodes) * self._row_bytes(width)
-        pieces = (limits.chunks + 3) * limits.edges * _EDGE_BYTES
-        files = (1 if self.shares_rows else 2) * WRITER_BYTES + 2 * RING_BYTES if self._has_disk else 0
+        # A ring of rows that are made; and three chunks that are read and one of their product, if rows are read beside
+        # a table: by a step along "out", and for ppr.
+        is_ppr = self._trees.spec.norm == "ppr"
+        beside = 4 if is_ppr or "out" in self._trees.spec.directions else 0
+        chunks = (limits.chunks + beside) * min(limits.rows, nodes) * self._row_bytes(width)
+        # Pieces that wait for a thread or are in work, and those that are read ahead.
+        pieces = (limits.chunks + ITEMS_AT_A_TIME) * limits.edges * self._edge_bytes() + _CUT_BYTES
+        files = 0
+        if self._has_disk:
+            files = (1 if self.shares_rows else 2) * WRITER_BYTES + (2 if is_ppr else 1) * RING_BYTES
         return chunks + pieces + files + (8 * self._num_kept if not self._keeps_all else 0)
 
     def _row_bytes(self, width: int) -> int:
-        """Return the memory of a row in a chunk: its values, moments of deviations, and three numbers of its edges."""
+        """Return the memory of a row in a chunk: its values, moments of deviations, and two numbers of its edges."""
         has_std = any(state.stat == "std" for state in self._states())
-        return width * (FLOAT_BYTES + (_MOMENT_BYTES if has_std else 0)) + 3 * 8
+        return width * (FLOAT_BYTES + (_MOMENT_BYTES if has_std else 0)) + 2 * 8
 
     def _scale_bytes(self) -> int:
         """Return the memory of the factors of all steps with means, and of one step's degrees as they are counted."""

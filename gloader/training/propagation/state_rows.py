@@ -158,6 +158,7 @@ class StoredRows:
         self.width = width
         self.bytes_read = 0  # bytes that left the device
         self._store = FeatureStore.open(path, ring_bytes=ring_bytes, os_io=os_io)
+        self._aside = np.empty((1, BLOCK), dtype=np.float32)
 
     def read(self, start: int, stop: int, out: Matrix) -> None:  # noqa: ARG002 - ``out`` has the number of rows
         """Read rows ``start`` to ``stop`` into ``out``."""
@@ -165,11 +166,16 @@ class StoredRows:
 
     def read_values(self, first: int, out: Matrix) -> None:
         """Read the values from number ``first`` on into ``out`` (n,)."""
-        begin, end = first // BLOCK, -(-(first + len(out)) // BLOCK)
-        blocks = np.empty((end - begin, BLOCK), dtype=np.float32)
-        self.bytes_read += self._store.read_into(np.arange(begin, end), blocks).bytes_read
-        skip = first - begin * BLOCK
-        out[:] = blocks.reshape(-1)[skip : skip + len(out)]
+        past = first + len(out)
+        begin, end = -(-first // BLOCK), past // BLOCK  # the blocks of which all values are wanted
+        if begin < end:
+            whole = out[begin * BLOCK - first : end * BLOCK - first].reshape(-1, BLOCK)
+            self.bytes_read += self._store.read_into(np.arange(begin, end), whole).bytes_read
+        # Other blocks, at most the first and the last one, are read aside.
+        for block in sorted({first // BLOCK, (past - 1) // BLOCK} - set(range(begin, end))):
+            self.bytes_read += self._store.read_into(np.array([block]), self._aside).bytes_read
+            low, high = max(first - block * BLOCK, 0), min(past - block * BLOCK, BLOCK)
+            out[block * BLOCK + low - first : block * BLOCK + high - first] = self._aside[0, low:high]
 
     def close(self) -> None:
         """Close the store. Idempotent."""

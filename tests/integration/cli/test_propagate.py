@@ -44,6 +44,23 @@ def test_the_columns_are_shown_before_and_their_cost_afterwards(
     assert "made by hops 2, norm gcn, directions in, stats mean, max, nodes all, source" in shown
 
 
+def test_classes_are_predicted_from_hop_columns(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hops, run = tmp_path / "hops", tmp_path / "run"
+    assert main(["propagate", str(digits), str(hops), "--hops", "1"]) == 0
+    given = ["--epochs", "6", "--memory-budget", "1GB", "--batch-size", "128"]
+    assert main(["train", "--dataset", str(hops), "--model", "sign", *given, "--out", str(run)]) == 0
+    found = tmp_path / "classes.npy"
+    words = ["--checkpoint", str(run), "--memory-budget", "1GB", "--out", str(found)]
+    assert main(["infer", "--dataset", str(hops), *words]) == 0
+    made = Dataset.open(hops)
+    assert (np.load(found) == made.labels)[made.test].mean() > 0.9
+    capsys.readouterr()
+    assert main(["infer", "--dataset", str(digits), *words[:-1], str(tmp_path / "other.npy")]) == 2
+    assert "maps 128 features to 10 classes" in capsys.readouterr().err
+
+
 def test_json_says_what_was_predicted_and_measured(
     digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ from link_datasets import split_communities
 from rank_server import Ended, RankServer
 from training_scenarios import train, typed_steps
 
+import gloader
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError
 from gloader.training.checkpoint.save import load_checkpoint
@@ -194,6 +195,24 @@ def test_two_ranks_learn_the_rows_of_a_table_that_one_does_with_twice_the_batch(
     first, second = _results(run("train", sharing=sharing, **settings))
     assert first["losses"] == pytest.approx(whole["losses"], rel=1e-4)
     assert first["test_acc"] == pytest.approx(whole["test_acc"], abs=1e-3)
+    for result in (first, second):
+        result["summary"].pop("rank_peak_rss_bytes")
+    assert second == first
+
+
+@pytest.mark.parametrize("sharing", ["shared", "private"])
+def test_two_ranks_learn_the_hop_columns_that_one_does_with_twice_the_batch(
+    run: Run, dataset: Path, tmp_path: Path, sharing: str
+) -> None:
+    gloader.propagate(dataset, tmp_path / "hops", hops=2)
+    model = {"name": "sign", "dropout": 0.0}  # each rank draws its own dropout
+    whole = train(str(tmp_path / "hops"), model=model, loader={"batch_size": 32, "features": "ssd"})
+    loader = {"batch_size": 16, "features": "ssd"}
+    first, second = _results(
+        run("train", model=model, sharing=sharing, dataset=str(tmp_path / "hops"), loader=loader)
+    )
+    assert first["losses"] == pytest.approx(whole["losses"], rel=1e-4)
+    assert first["test_acc"] == whole["test_acc"]
     for result in (first, second):
         result["summary"].pop("rank_peak_rss_bytes")
     assert second == first
