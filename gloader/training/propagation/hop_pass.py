@@ -51,7 +51,7 @@ _NODES: Final = 1 << 20  # nodes whose degrees are computed together
 _NODES_PER_CUT: Final = 1 << 16  # destinations that are cut into pieces together
 _LINE: Final = 16  # float32 values of a cache line: two threads never write to the same line
 # Row widths that have kernels with a loop of fixed length, which took 0.4 to 0.7 of the time at these widths.
-_FIXED_WIDTHS: Final = (4, 8, 16)
+FIXED_WIDTHS: Final = (4, 8, 16)
 
 
 def empty_rows(num_rows: int, width: int) -> Matrix:
@@ -315,7 +315,7 @@ class _Gather:
     def __init__(self, rule: HopRule, table: Matrix) -> None:
         self._rule = rule
         self._table = table
-        self._lanes = (0,) * table.shape[1] if table.shape[1] in _FIXED_WIDTHS else ()
+        self._lanes = (0,) * table.shape[1] if table.shape[1] in FIXED_WIDTHS else ()
 
     def add(self, piece: EdgePiece, rows: _Rows) -> None:
         """Add a piece's edges to ``rows``."""

@@ -32,8 +32,8 @@ FLOAT_BYTES: Final = 4
 # Memory of a file that is written, `array_writer.BUFFER_BYTES` twice, and of the buffer for what is read back.
 WRITER_BYTES: Final = 9 << 20
 RING_BYTES: Final = 2 << 20
-# Memory of heaps, stacks and page checksums that is not counted one by one: 6 MB were measured beyond the other bytes.
-_HEAP_BYTES: Final = 8 << 20
+# Memory of heaps, stacks and page checksums that is not counted one by one: 2 MB were measured beyond the other bytes.
+_HEAP_BYTES: Final = 4 << 20
 # A chunk of rows and a piece of edges take this part of the budget each. Larger ones than the limits are not faster.
 _BUFFER_PART: Final = 128
 _MAX_CHUNK_BYTES: Final = 4 << 20
@@ -118,7 +118,7 @@ class HopCost:
     rows_read: int = 0  # bytes of rows that are read
     rows_written: int = 0
     edges_read: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # without the compilation of kernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
