@@ -33,7 +33,7 @@ FLOAT_BYTES: Final = 4
 WRITER_BYTES: Final = 9 << 20
 RING_BYTES: Final = 2 << 20
 # Memory of heaps, stacks and page checksums that is not counted one by one: 2 MB were measured beyond the other bytes.
-_HEAP_BYTES: Final = 4 << 20
+_HEAP_BYTES: Final = 6 << 20
 # A chunk of rows and a piece of edges take this part of the budget each. Larger ones than the limits are not faster.
 _BUFFER_PART: Final = 128
 _MAX_CHUNK_BYTES: Final = 4 << 20
@@ -51,9 +51,10 @@ _VECTORS: Final = (8, 4, 1)
 _EXTENT_BYTES: Final = 512 << 10
 
 # Processor time of a thread on this project's machine (2 cores, 24 GB): a gather of 16 M edges among 1 M nodes took
-# 0.09 s with 8 columns and 0.48 s with 128, which is a time for each edge and one for each value.
-EDGE_S: Final = 4e-9
-VALUE_S: Final = 0.21e-9
+# 0.09 s with 8 columns and 0.48 s with 128, and 32 M edges among 2 M nodes took 0.32 to 0.38 s with 8, and 1.6 s with
+# 128. So an edge takes a time, and each of its values.
+EDGE_S: Final = 6e-9
+VALUE_S: Final = 0.25e-9
 # Rates of an SSD of which no profile is known.
 READ_BYTES_PER_S: Final = 1.2e9
 WRITE_BYTES_PER_S: Final = 0.9e9
