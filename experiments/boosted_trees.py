@@ -217,8 +217,8 @@ def _table(rows: list[dict[str, Any]], origin: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {row['graph']} | {row['learner']} | {row['columns']} | {row['width']:,} | {row['metric']} | {row['score']:.1f} ± "
-        f"{row['score_std']:.1f} | {row['seconds']:.1f} | {row['propagate_s']:.1f} |"
+        f"| {row['graph']} | {row['learner']} | {row['columns']} | {row['width']:,} | {row['metric']} | "
+        f"{row['score']:.1f} ± {row['score_std']:.1f} | {row['seconds']:.1f} | {row['propagate_s']:.1f} |"
         for row in rows
     ]
     machine = origin["machine"]

@@ -3,9 +3,10 @@
     python experiments/bench/sign_epoch.py --data FOLDER --work FOLDER --out experiments/results/DATE-sign-epoch
 
 The accuracies are of graphs in FOLDER, with three hops and the norm gcn, by scipy in memory. Features wider than 1,536
-columns are first multiplied by a random matrix, for all models alike. "sign, full shuffle" takes single seeds in random
-order, and "sign" windows of 2 steps with 64 blocks, so that a window is a part of these small graphs too. The
-references are of FOLDER: GraphSAGE, GCN and an MLP of two layers, trained on whole graphs, on the same splits.
+columns are first multiplied by a random matrix, for all models that this script trains. "sign, full shuffle" takes
+single seeds in random order, and "sign" windows of 2 steps with 64 blocks, so that a window is a part of these small
+graphs too. The references are of FOLDER: GraphSAGE, GCN and an MLP of two layers, trained on whole graphs, on the same
+splits. They read the features as they are, also the wide ones.
 
 The epochs are of a made-up graph, whose nodes are in the order of their classes: then a block has one class, which is
 the hardest order for windows. All runs have their features on the SSD; GraphSAGE, whose batches are larger, has a
@@ -140,7 +141,7 @@ def _write(
 
 
 def _accuracies(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the test accuracies of all models on a real graph, each of several seeds."""
+    """Return the test accuracies of all models on a real graph, each of several seeds, after the references."""
     folder = options.data / name
     stored, features = np.load(folder / "graph.npz"), sparse.load_npz(folder / "features_csr.npz")
     num_nodes = len(stored["indptr"]) - 1

@@ -69,7 +69,7 @@ def write_table(
         write_chunks_atomically(out, pieces, os_io=os_io)
 
 
-class _Sink:
+class _PieceBuffer:
     """A file in memory that pyarrow writes to, emptied piece by piece."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ def _parquet_pieces(batches: Iterator[pa.RecordBatch], coded: Sequence[str] | No
     import pyarrow.parquet as pq
 
     first = next(batches)
-    sink = _Sink()
+    sink = _PieceBuffer()
     names: Any = True if coded is None else list(coded)  # pyarrow's stubs know no names here
     with pq.ParquetWriter(
         cast("IO[bytes]", sink), first.schema, use_dictionary=names, write_statistics=names

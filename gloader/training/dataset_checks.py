@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from gloader.config import CORRECT_AND_SMOOTH, HETERO_MODELS, HOP_MODELS, TaskName
 from gloader.core.flag_values import require_choice
+from gloader.dataset.record import HOPS_ENTRY
 from gloader.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from gloader.models.hop_columns import ColumnGroup
     from gloader.training.scores import Metric
 
-HOPS_ENTRY: Final = "hops"  # metadata entry of a dataset that `gloader propagate` made
 # The task of each kind of labels, as a run records it. Runs of classes were called "node" before other tasks existed.
 TASK_OF_KIND: Final[dict[LabelKind, TaskName]] = {
     "classes": "node",

@@ -157,7 +157,7 @@ class HopTrees:
 
     spec: PropagateSpec
     target: str  # the type of the result's rows
-    widths: Mapping[str, int]  # input columns of each type with input rows
+    widths: Mapping[str, int]  # input columns of each type of ``roots``
     roots: Mapping[str, HopState]  # the input rows' states of the types that the result needs
     groups: tuple[ColumnGroup, ...]  # the result's columns, in order
 
@@ -225,7 +225,8 @@ def grow_chains(
     for name, state in outputs:
         groups.append(ColumnGroup(name=str(state.group), start=start, stop=start + widths[name]))
         start += widths[name]
-    return HopTrees(spec=spec, target=target, widths=dict(widths), roots=roots, groups=tuple(groups))
+    needed = {name: widths[name] for name in roots}
+    return HopTrees(spec=spec, target=target, widths=needed, roots=roots, groups=tuple(groups))
 
 
 class _Grower:

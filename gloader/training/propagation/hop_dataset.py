@@ -70,11 +70,12 @@ def write_hop_dataset(
         An array of ``dataset`` is damaged, or cannot be read.
     """
     has_edges = keeps_edges(dataset, rows.nodes)
-    entries = dict(dataset.metadata) if has_edges else {}
-    # The encoders say how columns become the features of `dataset`. They do not make hop columns.
-    entries.pop(ENCODERS_ENTRY, None)
-    if LABELS_ENTRY in dataset.metadata:
-        entries[LABELS_ENTRY] = dataset.metadata[LABELS_ENTRY]
+    entries = {name: each for name, each in dataset.metadata.items() if has_edges or name == LABELS_ENTRY}
+    # The encoders of nodes say how columns become the features of `dataset`. They do not make hop columns.
+    encoders = {**entries.pop(ENCODERS_ENTRY, {})}
+    encoders.pop(dataset.labelled.name, None)
+    if encoders:
+        entries[ENCODERS_ENTRY] = encoders  # those of edge features
     writer = Dataset.create(
         out,
         name=out.name,
@@ -87,10 +88,10 @@ def write_hop_dataset(
     with writer:
         if isinstance(rows.nodes, range):
             copied = copied_arrays(dataset, has_edges=has_edges)
-            features = [
+            needed = (
                 each for each in dataset.required_features if _is_needed(each, copied, has_edges=has_edges)
-            ]
-            writer.copied(copied, dataset.root, required_features=features, source_io=dataset.os_io)
+            )
+            writer.copied(copied, dataset.root, required_features=needed, source_io=dataset.os_io)
         else:
             _write_nodes(writer, dataset, rows.nodes, budget_bytes)
         if not has_edges:

@@ -160,9 +160,7 @@ class HopEdges:
                     factors = np.asarray(factors, dtype=np.float32)
                 self.bytes_read += 0 if self._is_held else ids.nbytes
                 indptr = np.clip(offsets, first, past) - first
-                yield EdgePiece(
-                    start=start, indptr=indptr, sources=ids, weights=factors, is_last=past == end
-                )
+                yield EdgePiece(start=start, indptr=indptr, sources=ids, weights=factors, is_last=past == end)
 
     def _ranges(self) -> Iterator[tuple[int, IdArray]]:
         """Yield consecutive destinations within the limits: the first one, and the offsets (n + 1,) of their edges."""

@@ -12,8 +12,7 @@ from gloader.core.flag_values import require_choice
 from gloader.dataset.record import HOPS_ENTRY
 from gloader.errors import ConfigError
 from gloader.training.propagation.chains import PropagateSpec, default_norm, grow_chains, parse_norm
-from gloader.training.propagation.hop_rows import HopGroup, spans
-from gloader.training.propagation.hop_table import TABLE_DTYPES
+from gloader.training.propagation.hop_rows import SPLITS, TABLE_DTYPES, HopGroup, spans
 from gloader.training.propagation.label_rows import NUM_FOLDS, label_columns
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 KeptNodes: TypeAlias = Literal["all", "labelled"]
 KEPT_NODES: Final[tuple[KeptNodes, ...]] = get_args(KeptNodes)
-_SPLITS: Final = ("train", "valid", "test")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +31,7 @@ class HopSettings:
     """The columns that a propagation makes; the flags of `gloader propagate`."""
 
     hops: int = 3
-    norm: str | None = (
-        None  # "gcn", "mean" or "ppr:0.15"; None chooses gcn for one node type, mean for several
-    )
+    norm: str | None = None  # "gcn", "mean" or "ppr:0.15". None: gcn for one node type, mean for several
     directions: tuple[Direction, ...] = ("in",)
     stats: tuple[Statistic, ...] = ("mean",)
     nodes: KeptNodes = "all"
@@ -71,7 +67,7 @@ class HopRequest:
                 "stats": list(settings.stats),
                 "nodes": settings.nodes,
                 "source": dataset.fingerprint,
-                "columns": [list(span) for span in spans(self.groups)],
+                "columns": spans(self.groups),
             }
         }
 
@@ -143,7 +139,7 @@ def kept_nodes(dataset: Dataset, settings: HopSettings) -> IdArray | range:
     table = dataset.labelled
     if settings.nodes == "all":
         return range(table.num_nodes)
-    return np.unique(np.concatenate([getattr(table, name) for name in _SPLITS]))
+    return np.unique(np.concatenate([getattr(table, name) for name in SPLITS]))
 
 
 def split_bytes(dataset: Dataset) -> int:
@@ -160,13 +156,15 @@ def _require_dataset(dataset: Dataset, settings: HopSettings) -> None:
             f"{dataset.location} has part {part.part} of {part.of} of the feature rows, and hop columns need all rows; "
             "prepare the dataset again without --ranges"
         )
-    has_splits = any(dataset.labelled.split_sizes.values())
-    if settings.nodes == "labelled" and not has_splits:
+    sizes, rows = dataset.labelled.split_sizes, ""
+    if dataset.task_tables:
+        rows = f" (the rows of its task tables {', '.join(dataset.task_tables)} are in no split)"
+    if settings.nodes == "labelled" and not any(sizes.values()):
         raise ConfigError(
-            f"no node of {dataset.location} is in a split, so there is none to keep; give --nodes all"
+            f"no node of {dataset.location} is in a split, so there is none to keep{rows}; give --nodes all"
         )
-    if settings.labels and not dataset.labelled.split_sizes["train"]:
-        raise ConfigError(f"{dataset.location} has no training nodes with labels; leave out --labels")
+    if settings.labels and not sizes["train"]:
+        raise ConfigError(f"{dataset.location} has no training nodes with labels{rows}; leave out --labels")
 
 
 def _require_no_codes(dataset: Dataset, trees: HopTrees) -> None:
@@ -220,10 +218,14 @@ def _unused(dataset: Dataset, trees: HopTrees) -> Iterator[str]:
     tables = dataset.edge_tables.values()
     if any(table.has_times for table in tables):
         yield "edge times: hop columns see every edge, also the later ones"
+    if any(table.has_row_times for table in dataset.node_tables.values()):
+        yield "row times: hop columns see every row, also the later ones"
     if any(table.has_edge_features for table in tables):
         yield "edge features"
     if dataset.link_tables:
         yield f"link tables {', '.join(dataset.link_tables)}"
+    if dataset.task_tables:
+        yield f"task tables {', '.join(dataset.task_tables)}"
     others = [name for name in dataset.node_types if name not in trees.roots]
     if others:
         yield f"nodes of type {', '.join(others)}, which have no features or no walk to {trees.target}"

@@ -1,7 +1,7 @@
 """`gloader.propagate`: hop columns of a dataset, as a new dataset or as a table, within a memory budget.
 
 A run has a request (`hop_request`), a plan for features and one for labels, and a work folder beside the output. At the
-end the finished columns are joined to rows, of a dataset (`hop_dataset`) or of a table (`hop_table`).
+end the finished columns are joined to rows (`hop_rows`), of a dataset (`hop_dataset`) or of a table.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from gloader.ssd_store.write.new_directory import exists_error
 from gloader.training.propagation.hop_dataset import write_hop_dataset
 from gloader.training.propagation.hop_plan import HopPlanner, parts_of, total_cost
 from gloader.training.propagation.hop_request import HopSettings, checked_request, kept_nodes
-from gloader.training.propagation.hop_rows import HopRows
-from gloader.training.propagation.hop_table import write_hop_table
+from gloader.training.propagation.hop_rows import HopRows, write_hop_table
 from gloader.training.propagation.label_rows import LabelRows
 from gloader.training.propagation.propagate_rows import begun_widths
 from gloader.training.propagation.propagate_rows import propagate as propagate_rows
@@ -208,13 +207,14 @@ def make_hops(  # noqa: PLR0913 - each a setting
     with WorkFolder(out, os_io=os_io) as work:
         if not resume:
             work.empty()
-        run = _Run(dataset, out, request, work, progress, os_io)
-        plan = planned_within(run.planner.plan, memory_budget_bytes)
+        run = _HopRun(dataset=dataset, out=out, request=request, work=work, progress=progress, os_io=os_io)
+        planner = run.planner()
+        plan = planned_within(planner.plan, memory_budget_bytes)
         on_plan(plan)
         with write_errors(work.path, "checking the free space", os_io=os_io):
             require_free_space(work.path, plan.disk_bytes - work.used_bytes, os_io=os_io)
         try:
-            cost, write_s = run.write(plan, overwrite=overwrite)
+            cost, write_s = run.write(planner, plan, overwrite=overwrite)
         except BaseException as error:
             if plan.is_kept:
                 error.add_note(f"stopped; {work.path} keeps the finished columns; go on: the same command")
@@ -256,71 +256,67 @@ class _FeatureInput:
         self.bytes_read += self._store.read_into(np.arange(start, stop), out).bytes_read
 
 
-class _Run:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HopRun:
     """A run; see `make_hops` for the parameters."""
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        out: Path,
-        request: HopRequest,
-        work: WorkFolder,
-        progress: PrepareProgress,
-        os_io: OsIO,
-    ) -> None:
-        self._dataset = dataset
-        self._out = out
-        self._request = request
-        self._work = work
-        self._progress = progress
-        self._os_io = os_io
-        asked = {**asdict(request.settings), "norm": request.norm, "dataset": dataset.fingerprint}
-        self._fingerprint = json.dumps(asked, sort_keys=True)
-        begun = {
-            part.name: begun_widths(work.path / part.name, self._fingerprint)
-            for part in parts_of(dataset, request)
-        }
-        is_same_disk = dataset.root.stat().st_dev == work.path.stat().st_dev
-        self.planner = HopPlanner(
-            dataset=dataset,
-            request=request,
-            suffix=out.suffix.lower() if is_table_file(out) else "",
-            begun=begun,
-            shares_files=is_same_disk and dataset.os_io.is_whole,
-            rates=_rates(work.path),
+    dataset: Dataset
+    out: Path
+    request: HopRequest
+    work: WorkFolder
+    progress: PrepareProgress
+    os_io: OsIO
+
+    @property
+    def fingerprint(self) -> str:
+        """The request as text, which the work folder keeps."""
+        asked = {"norm": self.request.norm, "dataset": self.dataset.fingerprint}
+        return json.dumps(asdict(self.request.settings) | asked, sort_keys=True)
+
+    def planner(self) -> HopPlanner:
+        """Return the planner, with the slabs that the work folder has."""
+        parts, folder = parts_of(self.dataset, self.request), self.work.path
+        is_same_disk = self.dataset.root.stat().st_dev == folder.stat().st_dev
+        return HopPlanner(
+            dataset=self.dataset,
+            request=self.request,
+            suffix=self.out.suffix.lower() if is_table_file(self.out) else "",
+            begun={part.name: begun_widths(folder / part.name, self.fingerprint) for part in parts},
+            shares_files=is_same_disk and self.dataset.os_io.is_whole,
+            rates=_rates(folder),
         )
 
-    def write(self, plan: HopPlan, *, overwrite: bool) -> tuple[HopCost, float]:
+    def write(self, planner: HopPlanner, plan: HopPlan, *, overwrite: bool) -> tuple[HopCost, float]:
         """Compute the columns and write the result. Return the cost of the columns, and the seconds of the join."""
-        nodes = kept_nodes(self._dataset, self._request.settings)
+        nodes = kept_nodes(self.dataset, self.request.settings)
         with ExitStack() as held:
             made = [
                 held.enter_context(self._made(part, part_plan, nodes, held, is_kept=plan.is_kept))
-                for part, part_plan in zip(self.planner.parts, plan.parts, strict=True)
+                for part, part_plan in zip(planner.parts, plan.parts, strict=True)
             ]
             rows = HopRows(
                 nodes=nodes,
-                groups=self._request.groups,
-                dtype=self._request.settings.dtype,
+                groups=self.request.groups,
+                dtype=self.request.settings.dtype,
                 features=made[0],
                 labels=made[1] if len(made) > 1 else None,
-                num_label_groups=self._request.num_label_groups,
-                on_rows=lambda done: self._progress.advance("writing rows", done, plan.num_rows, "rows"),
+                num_label_groups=self.request.num_label_groups,
+                on_rows=lambda done: self.progress.advance("writing rows", done, plan.num_rows, "rows"),
             )
-            chunk_rows, _ = self.planner.join(plan.num_rows, plan.budget_bytes * plan.is_kept)
+            chunk_rows, _ = planner.join(plan.num_rows, plan.budget_bytes * plan.is_kept)
             began = time.perf_counter()
-            if self.planner.suffix:
-                write_hop_table(self._out, self._dataset, rows, chunk_rows=chunk_rows, os_io=self._os_io)
+            if planner.suffix:
+                write_hop_table(self.out, self.dataset, rows, chunk_rows=chunk_rows, os_io=self.os_io)
             else:
                 write_hop_dataset(
-                    self._out,
-                    self._dataset,
+                    self.out,
+                    self.dataset,
                     rows,
-                    self._request.recorded(self._dataset),
+                    self.request.recorded(self.dataset),
                     overwrite=overwrite,
                     chunk_rows=chunk_rows,
-                    budget_bytes=max(plan.budget_bytes - self.planner.fixed_bytes(), 0) // 2,
-                    os_io=self._os_io,
+                    budget_bytes=max(plan.budget_bytes - planner.fixed_bytes(), 0) // 2,
+                    os_io=self.os_io,
                 )
             return total_cost([each.cost for each in made]), time.perf_counter() - began
 
@@ -329,27 +325,27 @@ class _Run:
     ) -> Pieces:
         """Return the columns of a part. ``held`` owns the inputs, which the result may read."""
         step = f"propagating {part.name}"
-        with open_hetero_topology(self._dataset, max_bytes=plan.topology_bytes) as graph:
+        with open_hetero_topology(self.dataset, max_bytes=plan.topology_bytes) as graph:
             return propagate_rows(
                 graph,
                 self._inputs(part, held),
                 plan,
-                add_self_loops=not self._dataset.has_self_loops,
-                work=self._work.path / part.name if is_kept else None,
-                fingerprint=self._fingerprint,
+                add_self_loops=not self.dataset.has_self_loops,
+                work=self.work.path / part.name if is_kept else None,
+                fingerprint=self.fingerprint,
                 keep=None if isinstance(nodes, range) else nodes,
                 dtype=part.dtype,
-                on_progress=lambda share: self._progress.advance(
+                on_progress=lambda share: self.progress.advance(
                     step, round(share * part.trees.width), part.trees.width, "columns"
                 ),
-                os_io=self._os_io,
+                os_io=self.os_io,
             )
 
     def _inputs(self, part: HopPart, held: ExitStack) -> dict[str, RowInput]:
         """Return the input rows of a part, by node type."""
-        if part.trees is self._request.labels:
-            return {part.trees.target: LabelRows(self._dataset)}
-        tables = self._dataset.node_tables
+        if part.trees is self.request.labels:
+            return {part.trees.target: LabelRows(self.dataset)}
+        tables = self.dataset.node_tables
         return {
             name: _FeatureInput(held.enter_context(tables[name].open_features())) for name in part.trees.roots
         }

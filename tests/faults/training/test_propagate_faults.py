@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import signal
 import threading
@@ -13,9 +14,10 @@ import forking
 import numpy as np
 import pytest
 
+from gloader.core.units import parse_bytes
 from gloader.dataset import Dataset
 from gloader.dataset.verify import verify_dataset
-from gloader.errors import StoreError
+from gloader.errors import BudgetError, StoreError
 from gloader.ssd_store.os_io import OsIO
 from gloader.testing.faults import FaultyOS
 from gloader.training.propagation import hop_plan
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 N = 400
-BUDGET = 31_000_000  # several slabs on the SSD
 CHANGES = frozenset(
     {
         *(
@@ -95,8 +96,21 @@ for _name in CHANGES:
     setattr(Deadly, _name, _stepping(_name))
 
 
+@functools.cache
+def least(dataset: Dataset, settings: HopSettings, suffix: str = "") -> int:
+    """Return the least memory budget, with which there are several slabs on the SSD."""
+    with pytest.raises(BudgetError) as caught:
+        make_hops(dataset, dataset.root.with_name(f"none{suffix}"), settings, memory_budget_bytes=1000)
+    return parse_bytes(str(caught.value).partition('memory_budget="')[2].partition('"')[0])
+
+
+def make(dataset: Dataset, out: Path, settings: HopSettings, **more: Any) -> None:
+    budget = least(dataset, settings, out.suffix)
+    make_hops(dataset, out, settings, memory_budget_bytes=budget, **more)
+
+
 def run(dataset: Dataset, out: Path, kind: str, os_io: OsIO) -> str:
-    make_hops(dataset, out, SETTINGS[kind], memory_budget_bytes=BUDGET, os_io=os_io)
+    make(dataset, out, SETTINGS[kind], os_io=os_io)
     return Dataset.open(out).fingerprint
 
 
@@ -114,7 +128,7 @@ def check_kills(dataset: Dataset, folder: Path, kind: str, step: int) -> None:
             assert run(dataset, out, kind, OsIO()) == expected, at
         elif (folder / f".out{at}.propagate").exists():
             # Killed behind the commit: the dataset is complete, and a fresh run removes what is left.
-            make_hops(dataset, out, SETTINGS[kind], memory_budget_bytes=BUDGET, overwrite=True, resume=False)
+            make(dataset, out, SETTINGS[kind], overwrite=True, resume=False)
         assert Dataset.open(out).fingerprint == expected, at
         assert verify_dataset(out).is_ok, at
     assert (-9, False) in found
@@ -165,13 +179,13 @@ def test_every_refused_change_leaves_nothing_half_made(dataset: Dataset, tmp_pat
 def test_a_table_is_complete_or_absent(dataset: Dataset, tmp_path: Path) -> None:
     settings = HopSettings(hops=1, nodes="labelled")
     calls = FaultyOS(calls=CHANGES)
-    make_hops(dataset, tmp_path / "straight.csv", settings, memory_budget_bytes=BUDGET, os_io=calls)
+    make(dataset, tmp_path / "straight.csv", settings, os_io=calls)
     expected = (tmp_path / "straight.csv").read_bytes()
     for at in range(1, calls.num_calls + 1, 3):
         out = tmp_path / f"t{at}.csv"
         broken = FaultyOS(fail_at=at, calls=CHANGES, error=errno.ENOSPC)
         with contextlib.suppress(StoreError, OSError):
-            make_hops(dataset, out, settings, memory_budget_bytes=BUDGET, os_io=broken)
+            make(dataset, out, settings, os_io=broken)
         if not out.exists():
-            make_hops(dataset, out, settings, memory_budget_bytes=BUDGET)
+            make(dataset, out, settings)
         assert out.read_bytes() == expected, at

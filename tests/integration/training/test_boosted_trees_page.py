@@ -14,7 +14,9 @@ pytest.importorskip("lightgbm")
 def test_the_example_with_boosted_trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    blocks = [block for block in blocks_of(ROOT / "docs" / "propagate.md") if block.heading == "Boosted trees"]
+    blocks = [
+        block for block in blocks_of(ROOT / "docs" / "propagate.md") if block.heading == "Boosted trees"
+    ]
     assert [block.language for block in blocks] == ["sh", "python"]
     for block in blocks:
         block.run(names)

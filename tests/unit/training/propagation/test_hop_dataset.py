@@ -10,15 +10,16 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from tasks import task_arrays, write_tasks
 
 import gloader
 from gloader.dataset import Dataset
+from gloader.dataset.schema import relation_text
 from gloader.dataset.verify import verify_dataset
 from gloader.errors import ConfigError
 from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE, KEYS_FEATURE, LABEL_VALUES_FEATURE
 from gloader.training.propagation.hop_dataset import write_hop_dataset
-from gloader.training.propagation.hop_rows import HopGroup, HopRows
-from gloader.training.propagation.hop_table import column_names, write_hop_table
+from gloader.training.propagation.hop_rows import HopGroup, HopRows, column_names, write_hop_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,6 +116,39 @@ def test_all_nodes_of_one_type_keep_edges_and_links(tmp_path: Path) -> None:
     assert (made.name, made.num_classes, made.label_names) == ("hops", 4, ("w", "x", "y", "z"))
     assert made.metadata["hops"] == {"columns": []}
     assert made.metadata["receipt"] == dataset.metadata["receipt"]
+
+
+def test_task_tables_and_row_times_stay_with_all_nodes_of_one_type(tmp_path: Path) -> None:
+    tables = {"t.train": task_arrays(50), "t.valid": task_arrays(9, kind="values", times=False)}
+    dataset = write_tasks(tmp_path / "d", tables)
+    made = write(dataset, tmp_path / "hops", hop_rows(range(40)))
+    assert set(made.required_features) == set(dataset.required_features)
+    assert (made.labelled.row_times == dataset.labelled.row_times).all()
+    assert list(made.task_tables) == list(tables)
+    for name, arrays in tables.items():
+        table = made.task_table(name)
+        with table.open(max_bytes=10**6) as rows:
+            arrays.require(rows.read(np.arange(table.num_rows)), np.arange(table.num_rows))
+    some = write(dataset, tmp_path / "some", hop_rows(np.arange(40)))
+    assert not some.task_tables
+    assert not some.labelled.has_row_times
+
+
+def test_rules_of_edge_features_stay_with_them(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    nodes = pa.table({"id": range(N), "size": random.normal(size=N), "y": random.integers(0, 3, N)})
+    ends = {end: random.integers(0, N, 900) for end in ("src", "dst")}
+    edges = pa.table(ends | {"kind": random.choice(["a", "b"], 900)})
+    dataset = gloader.prepare(
+        nodes={"node": {"table": nodes, "key": "id", "columns": ["size"], "labels": "y"}},
+        edges={("node", "pays", "node"): {"table": edges, "columns": [{"name": "kind", "as": "index"}]}},
+        out=tmp_path / "d",
+    )
+    relation = relation_text(dataset.relations[0])
+    made = write(dataset, tmp_path / "hops", hop_rows(range(N)))
+    assert made.encoders(relation) == dataset.encoders(relation) is not None
+    assert made.encoders() is None
+    assert dataset.encoders() is not None
 
 
 def test_some_nodes_keep_their_labels_splits_and_ids(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import hop_oracles as oracle
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from row_worlds import world
+from tasks import task_arrays, write_tasks
 
 import gloader
 from gloader.dataset import Dataset
@@ -229,6 +231,41 @@ def test_what_is_not_used_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert said == [
         f"{tmp_path / 'hops'}: not used: edge times: hop columns see every edge, also the later ones"
     ]
+
+
+def test_task_tables_and_row_times_are_named_as_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = write_tasks(tmp_path / "d", {"t.train": task_arrays(9), "t.test": task_arrays(5)})
+    with caplog.at_level("INFO", "gloader"):
+        gloader.propagate(dataset, tmp_path / "t.csv", hops=1)
+    said = [line.partition("not used: ")[2] for line in caplog.messages if "not used" in line]
+    assert "row times: hop columns see every row, also the later ones" in said
+    assert "task tables t.train, t.test" in said
+
+
+def test_a_dataset_for_task_tables_alone_has_no_labelled_nodes(tmp_path: Path) -> None:
+    dataset = world(3, num_tables=3).write(tmp_path / "d")
+    rows = r"\(the rows of its task tables task.train are in no split\)"
+    with pytest.raises(ConfigError, match=f"no node of .* so there is none to keep {rows}; give --nodes all"):
+        gloader.propagate(dataset, tmp_path / "hops", nodes="labelled")
+    with pytest.raises(ConfigError, match=f"no training nodes with labels {rows}; leave out --labels"):
+        gloader.propagate(dataset, tmp_path / "hops", labels=True)
+
+
+def test_types_beyond_the_hops_have_no_columns(tmp_path: Path) -> None:
+    edges = {
+        ("author", "writes", "paper"): np.array([[3, 4], [0, 1]]),
+        ("topic", "of", "author"): np.array([[0, 1], [3, 3]]),
+    }
+    features = {
+        name: np.ones((size, 1), np.float32) for name, size in (("paper", N), ("author", 50), ("topic", 9))
+    }
+    dataset = several(tmp_path / "d", edges=edges, features=features)
+    made = gloader.propagate(dataset, tmp_path / "one", hops=1)
+    assert isinstance(made, Dataset)
+    assert list(columns(made)) == ["x", "writes.mean"]
+    assert columns(made)["writes.mean"][:3, 0].tolist() == [1, 1, 0]
 
 
 def test_tables_have_no_int8(tmp_path: Path, dataset: Dataset) -> None:
