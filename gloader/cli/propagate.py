@@ -187,7 +187,8 @@ def _planned(plan: "HopPlan", budget: int) -> dict[str, str]:
         f"{format_bytes(budget)}",
         "disk": f"{format_bytes(plan.disk_bytes)} at most, {format_bytes(plan.output_bytes)} in the end",
         "reads and writes": _traffic(cost),
-        "time": f"about {format_seconds(cost.seconds)} for the columns, {format_seconds(plan.write_s)} for the result",
+        "time": f"about {format_seconds(cost.seconds)} for the columns, {format_seconds(plan.write_s)} for the result, "
+        f"at {'measured' if plan.has_measured_rates else 'usual'} rates of this disk",
     }
 
 

@@ -90,7 +90,9 @@ class Rehearsal:
     is_exchanged: bool = False  # whether rows may come from other machines
     # The dtype of node labels whose metrics are computed, "int64" or "float32"; "" if the command computes none.
     scored: str = ""
-    hops: dict[str, Any] | None = None  # directions and statistics of a propagation; None if the command has none
+    hops: dict[str, Any] | None = (
+        None  # directions and statistics of a propagation; None if the command has none
+    )
     part: Part = "rows"  # the part that this process rehearses
 
     def jobs(self) -> list[CompileJob]:
@@ -408,7 +410,7 @@ class Rehearsal:
                 column.append(places % 2)
 
 
-def compile_first(
+def compile_first(  # noqa: PLR0913 - independent keywords
     dataset: "Dataset",
     loader: "LoaderSettings | None",
     *,

@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
@@ -200,7 +201,7 @@ class Source:
         self._ring = RowRing(rows.width, ITEMS_AT_A_TIME)
 
     def chunks(self, into: Matrix | None = None) -> Generator[tuple[int, Matrix]]:
-        """Yield all rows in consecutive chunks, each with its first row; see `chunk`. Read rows are put into ``into``."""
+        """Yield all rows in consecutive chunks, each with its first row; see `chunk`. ``into`` receives read rows."""
         num_rows, step = self.rows.num_rows, self._chunk_rows
         spans = ((start, min(start + step, num_rows)) for start in range(0, num_rows, step))
         parts = (
@@ -379,6 +380,10 @@ class _Run:
             root = self._trees.roots[name]
             waiting = [slab for slab in slabs if not self._is_done(root, slab)]
             self._num_done += sum(1 for _ in root.walk()) * (len(slabs) - len(waiting))
+            # A run that was killed after a slab's last piece may have left a state.
+            for state, slab in product(root.walk(), slabs):
+                if slab not in waiting:
+                    self._remove(self._path(state, slab, "state"))
             held = self._read_inputs(root, slabs, waiting)
             for slab in waiting:
                 rows = self._root_rows(root, slab, held, is_cut=len(slabs) > 1)

@@ -110,6 +110,7 @@ class Rates:
     write_bytes_per_s: float = WRITE_BYTES_PER_S
     edge_s: float = EDGE_S  # seconds of a thread for an edge
     value_s: float = VALUE_S  # seconds of a thread for one column of an edge
+    is_measured: bool = False  # whether the disk's rates were measured here; else they are usual ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
