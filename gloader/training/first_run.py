@@ -63,7 +63,7 @@ _SPILL_BYTES = 64 << 20  # disk space of one rehearsal
 _EXCHANGE_BYTES = 8 << 20  # memory for exchanged rows
 
 # "batches": from seeds to feature rows. "swept": the same with edges that are read in sweeps over the edge file.
-# "rows": only feature rows, in node order and in sweeps. "exchange": rows that machines exchange. "hops": a propagation.
+# "rows": only feature rows, in node order and in sweeps. "exchange": rows that machines exchange. "hops": hop columns.
 Part = Literal["batches", "swept", "rows", "exchange", "hops"]
 
 # Multiples of the edges' bytes, to compare a memory budget with. Below the first multiple, the edges stay on the SSD.
