@@ -282,7 +282,7 @@ class Rehearsal:
         from gloader.training.propagation.hop_pass import FIXED_WIDTHS
         from gloader.training.propagation.propagate_rows import propagate
         from gloader.training.propagation.propagation_plan import GraphSizes, plan_propagation
-        from gloader.training.propagation.state_rows import HeldRows
+        from gloader.training.propagation.state_rows import HeldMatrix
         from gloader.types import EDGE, NODE
 
         spec, rows = PropagateSpec(hops=1, **(self.hops or {})), self._read_rows(dataset)
@@ -293,7 +293,7 @@ class Rehearsal:
             plan = plan_propagation(trees, sizes, budget_bytes=1 << 30, has_disk=False)
             for max_bytes in (0, plan.topology_bytes):
                 with open_hetero_topology(dataset, max_bytes=max_bytes) as graph:
-                    propagate(graph, {NODE: HeldRows(x)}, plan).close()
+                    propagate(graph, {NODE: HeldMatrix(x)}, plan).close()
 
     def _sweep(self, dataset: "Dataset") -> None:
         """Read a superbatch's missing rows in both ways of a sweep: into memory, and into a file on the disk."""

@@ -58,7 +58,9 @@ if TYPE_CHECKING:
     StrPath = str | os.PathLike[str]
 
 _LOG = logging.getLogger(__name__)
-_PROBED_FROM_S: Final = 30.0  # a run that is expected to take longer is worth a probe of its disk, which takes 3 s
+_PROBED_FROM_S: Final = (
+    30.0  # a run that is expected to take longer is worth a probe of its disk, which takes 3 s
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -174,14 +174,14 @@ def plan_propagation(  # noqa: PLR0913 - independent keywords
     BudgetError
         The budget is too small; the message has the least budget.
     """
-    planner = _Planner(trees, sizes, budget_bytes, num_kept, dtype, has_disk, threads, rates or Rates())
+    planner = _SlabPlanner(trees, sizes, budget_bytes, num_kept, dtype, has_disk, threads, rates or Rates())
     plans = list(planner.plans(budget_bytes, widths))
     if not plans:
         raise planner.too_small(budget_bytes, widths)
     return min(plans, key=lambda plan: plan.cost.seconds)
 
 
-class _Planner:
+class _SlabPlanner:
     """The sizes of one propagation, in different plans."""
 
     def __init__(

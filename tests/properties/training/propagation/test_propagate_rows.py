@@ -19,7 +19,7 @@ from gloader.training.propagation.chains import PropagateSpec, grow_chains
 from gloader.training.propagation.hop_pass import PassLimits
 from gloader.training.propagation.propagate_rows import propagate
 from gloader.training.propagation.propagation_plan import GraphSizes, plan_propagation
-from gloader.training.propagation.state_rows import HeldRows
+from gloader.training.propagation.state_rows import HeldMatrix
 from gloader.types import EDGE, NODE
 
 ENOUGH = 1 << 40
@@ -81,7 +81,7 @@ def columns(
     )
     if limits is not None:
         plan = replace(plan, limits=limits, rows_per_cut=limits.rows)
-    rows = {name: HeldRows(x) for name, x in inputs.items()}
+    rows = {name: HeldMatrix(x) for name, x in inputs.items()}
     with propagate(graph, rows, plan, add_self_loops=loops, keep=keep, work=work, dtype=dtype) as pieces:
         return trees, pieces.read(0, pieces.num_rows)
 
@@ -198,7 +198,7 @@ def test_edges_on_the_ssd_make_the_bits_of_edges_in_memory(tmp_path, direction):
         with (
             open_hetero_topology(dataset, max_bytes=max_bytes) as graph,
             propagate(
-                graph, {NODE: HeldRows(dataset.labelled.all_features())}, plan, work=tmp_path / name
+                graph, {NODE: HeldMatrix(dataset.labelled.all_features())}, plan, work=tmp_path / name
             ) as pieces,
         ):
             found.append((pieces.read(0, num_nodes), pieces.cost.edges_read))
