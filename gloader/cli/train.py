@@ -172,6 +172,7 @@ def train(
                 table=None if run.table is None else f"{run.table}.train",
                 has_machines=has_machines,
                 num_ranks=group.most_local,  # the largest number of ranks on one machine
+                hops={} if model.name == "correct-and-smooth" else None,
             )
         )
         # One rank names the folder, because the name contains the time.
