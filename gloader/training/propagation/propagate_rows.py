@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 import numpy as np
 
+from gloader.core.malformed import MALFORMED
 from gloader.errors import ConfigError, StateError
 from gloader.observe.compile_clock import compile_seconds
 from gloader.observe.peak_memory import release_freed_memory
@@ -81,18 +82,26 @@ def begun_widths(work: Path, fingerprint: str) -> dict[str, int] | None:
     Raises
     ------
     StateError
-        The folder holds another propagation.
+        The folder holds another propagation, or its journal is damaged.
     """
     path = work / _JOURNAL
     if not path.exists():
         return None
-    begun = json.loads(path.read_text())
-    if begun["fingerprint"] != fingerprint:
+    try:
+        begun = json.loads(path.read_text())
+        found = begun["fingerprint"]
+        widths = {str(name): int(width) for name, width in begun["widths"].items()}
+    except MALFORMED as error:
+        raise StateError(
+            f"{path} of an unfinished propagation is damaged ({error}): begin again with --fresh (in Python "
+            "resume=False)"
+        ) from error
+    if found != fingerprint:
         raise StateError(
             f"{work} holds an unfinished propagation of another dataset or with other settings: repeat its command to "
             "finish it, or begin again with --fresh (in Python resume=False)"
         )
-    return dict(begun["widths"])
+    return widths
 
 
 class Pieces:

@@ -406,13 +406,24 @@ def test_other_settings_do_not_continue_what_is_begun(
     assert not work.exists()
 
 
+@pytest.mark.parametrize(
+    ("journal", "message"),
+    [
+        (
+            json.dumps({"fingerprint": "x", "widths": {}}),
+            "holds an unfinished propagation of another dataset",
+        ),
+        ("{", "is damaged"),
+        (json.dumps({"fingerprint": "x", "widths": [1]}), "is damaged"),
+    ],
+)
 def test_a_fresh_run_forgets_what_is_begun(
-    tmp_path: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, dataset: Dataset, journal: str, message: str
 ) -> None:
     work = tmp_path / ".hops.propagate"
     (work / "features").mkdir(parents=True)
-    (work / "features" / "propagation.json").write_text(json.dumps({"fingerprint": "x", "widths": {}}))
-    with pytest.raises(StateError):
+    (work / "features" / "propagation.json").write_text(journal)
+    with pytest.raises(StateError, match=f"{message}.* --fresh"):
         gloader.propagate(dataset, tmp_path / "hops")
     gloader.propagate(dataset, tmp_path / "hops", resume=False)
     assert not work.exists()
