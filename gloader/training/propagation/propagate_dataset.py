@@ -58,9 +58,8 @@ if TYPE_CHECKING:
     StrPath = str | os.PathLike[str]
 
 _LOG = logging.getLogger(__name__)
-_PROBED_FROM_S: Final = (
-    30.0  # a run that is expected to take longer is worth a probe of its disk, which takes 3 s
-)
+# A run that is expected to take longer is worth a probe of its disk, which takes three seconds.
+_PROBED_FROM_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
