@@ -121,6 +121,7 @@ def _columns(graph: str, options: argparse.Namespace) -> Columns:
         dataset, hops, hops=HOPS, norm="mean", stats=STATS.get(graph, ("mean",)), overwrite=True
     )
     seconds = time.perf_counter() - started
+    assert isinstance(found, Dataset)  # noqa: S101 - a folder
     arrays = found.to_numpy()
     groups = {
         name: np.ascontiguousarray(arrays["features"][:, start:stop])
@@ -217,8 +218,8 @@ def _table(rows: list[dict[str, Any]], origin: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {row['graph']} | {row['learner']} | {row['columns']} | {row['width']:,} | {row['metric']} | "
-        f"{row['score']:.1f} ± {row['score_std']:.1f} | {row['seconds']:.1f} | {row['propagate_s']:.1f} |"
+        f"| {row['graph']} | {row['learner']} | {row['columns']} | {row['width']:,} | {row['metric']} "
+        f"| {row['score']:.1f} ± {row['score_std']:.1f} | {row['seconds']:.1f} | {row['propagate_s']:.1f} |"
         for row in rows
     ]
     machine = origin["machine"]

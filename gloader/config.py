@@ -186,8 +186,9 @@ class SamplingSettings:
     time_strategy: TimeStrategy = "none"
     """Edges that a node may take if the seeds have query times: all edges (none), a random choice of earlier edges
     (uniform), or the latest earlier edges (last)."""
-    time_bound: TimeBound = "<"
-    """An edge is earlier than a seed if its time is before the seed's time (<), or at most the seed's time (<=)."""
+    time_bound: TimeBound | None = None
+    """An edge is earlier than a seed if its time is before the seed's time (<), or at most the seed's time (<=).
+    Default: <, and <= for the rows of a task table."""
     time_window: int | None = None
     """Greatest age of an edge, in seconds before the seed's time. Default: no limit."""
 
@@ -206,6 +207,11 @@ class SamplingSettings:
     def is_temporal(self) -> bool:
         """True if seeds have query times."""
         return self.time_strategy != "none"
+
+    @property
+    def bound(self) -> TimeBound:
+        """``time_bound``, or the default for seeds that are no rows of a task table."""
+        return "<" if self.time_bound is None else self.time_bound
 
 
 @Parameter(name="*", group=Group("Memory", sort_key=5))
@@ -487,7 +493,7 @@ class LoaderSettings:
         """Raise ConfigError for an invalid setting of the query times."""
         sampling = self.sampling
         require_choice("time_strategy", sampling.time_strategy, get_args(TimeStrategy))
-        require_choice("time_bound", sampling.time_bound, get_args(TimeBound))
+        require_choice("time_bound", sampling.bound, get_args(TimeBound))
         require_window(sampling.time_window)
         if sampling.time_window is not None and not sampling.is_temporal:
             raise ConfigError(
@@ -540,7 +546,7 @@ class OptionalKeywords(TypedDict, total=False):
     layout: Layout
     edge_features: EdgeFeatures
     time_strategy: TimeStrategy
-    time_bound: TimeBound
+    time_bound: TimeBound | None
     time_window: int | None
     memory_budget: str | int | None
     features: Features

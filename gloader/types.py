@@ -184,17 +184,6 @@ class LinkRows(ByShapes):
     negatives: IdArray | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TaskRows(ByShapes):
-    """Rows of a task table: n nodes of one type, whose labels the model predicts."""
-
-    nodes: IdArray  # (n,) ids within the table's node type
-    times: IdArray | None = None  # (n,) int64 seconds; None if the table has no times
-    # (n,) int64 classes, -1 where unknown, or (n, k) float32 values, NaN where unknown; None if the table has no labels
-    labels: NDArray[Any] | None = None
-    weights: NDArray[np.float32] | None = None  # (n,) at least 0; None if the table has no weights
-
-
 class LinkReader(Protocol):
     """An open link table. Thread-safe."""
 

@@ -184,11 +184,11 @@ def _of_dgl_links() -> Names:
     return {"model": lambda blocks, x: x, "score": lambda pairs, found: pairs.num_edges()}
 
 
-def _described(page: str) -> Callable[[], Names]:
-    """Return what writes the first graph.yaml that ``page`` shows."""
+def _described(page: str, *, below: str = "", name: str = "graph.yaml") -> Callable[[], Names]:
+    """Return what writes the first graph.yaml that ``page`` shows ``below`` a text."""
 
     def prepare() -> Names:
-        Path("graph.yaml").write_text(_first_block(page, "yaml"))
+        Path(name).write_text(_first_block(page, "yaml", below=below))
         return {}
 
     return prepare
@@ -200,8 +200,9 @@ def _shop() -> Names:
     return {}
 
 
-def _first_block(page: str, language: str) -> str:
+def _first_block(page: str, language: str, *, below: str = "") -> str:
     text = (Path(__file__).parents[1] / page).read_text()
+    text = text[text.index(below) :]
     return text.partition(f"```{language}\n")[2].partition("```")[0]
 
 
@@ -335,7 +336,12 @@ _PAGES: dict[str, dict[str, tuple[Callable[[], Names | None], ...]]] = {
         "DGL's own sampler over features on the SSD": (dataset_at("data/direct"), _of_dgl),
     },
     "datasets.md": {"": (_source_files,)},
-    "own-data.md": {"": (_described("docs/own-data.md"),)},
+    "own-data.md": {
+        "": (_described("docs/own-data.md"),),
+        "Rows with a time": (
+            _described("docs/own-data.md", below="A description `quiet.yaml`", name="quiet.yaml"),
+        ),
+    },
     "rows-with-time.md": {"From a folder to predictions": (_database,)},
     "inspector.md": {"The inspector: which rows to keep in memory": (_cached,)},
     "samplers.md": {"Samplers": (_sampled, _graph, dataset_at("data/sampled"))},

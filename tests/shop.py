@@ -101,7 +101,7 @@ def write_shop(
             edges={BY: backward[::-1], OF: backward},
             features={"customer": customers, "order": held["features"]},
             edge_time={BY: held["time"], OF: never},
-            row_time={"order": held["time"]},
+            row_time=changes.pop("row_time", {"order": held["time"]}),
             tables=tables,
             **changes,
         )

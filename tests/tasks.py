@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.dataset.table_writers import TaskTableWriter
-    from gloader.types import IdArray, TaskRows
+    from gloader.types import IdArray
 
 NUM_NODES = {"user": 40, "order": 120}
 PLACED, HAS = ("order", "p2f_user", "user"), ("user", "f2p_user", "order")
@@ -35,10 +35,10 @@ class TaskArrays:
     weights: NDArray[np.float32] | None = None
     kind: Any = None
 
-    def require(self, found: TaskRows, rows: IdArray) -> None:
+    def require(self, found: dict[str, NDArray[Any]], rows: IdArray) -> None:
         """Raise AssertionError if ``found`` is not what ``rows`` are."""
         for name in ("nodes", "times", "labels", "weights"):
-            expected, there = getattr(self, name), getattr(found, name)
+            expected, there = getattr(self, name), found.get(name)
             assert (expected is None) == (there is None), name
             if expected is not None:
                 np.testing.assert_array_equal(there, expected[rows])

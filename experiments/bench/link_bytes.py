@@ -21,6 +21,7 @@ from gloader.device import CpuDevice, RowFormat
 from gloader.lab.bench.environment import provenance
 from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.open.device_tier import hold_rows
+from gloader.pipeline.row_task import Answers
 from gloader.pipeline.send import Transfer
 from gloader.samplers import CscGraph, NeighborSampler
 from gloader.samplers.graph import float_in_degrees
@@ -121,7 +122,7 @@ def _count(
         superbatch=0,
         ends_superbatch=False,
     )
-    Transfer([tier]).send(host, np.zeros(batch.num_seeds, dtype=np.int64))
+    Transfer([tier]).send(host, Answers(labels=np.zeros(batch.num_seeds, dtype=np.int64)))
     return {
         "dtype": dtype,
         "all_on_device": tier.brings_all,

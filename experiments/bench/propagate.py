@@ -63,7 +63,7 @@ def main() -> None:
         return
     options = _options()
     options.workdir.mkdir(parents=True, exist_ok=True)
-    cases = []
+    cases: list[dict[str, Any]] = []
     for kind in options.graphs:
         data = Dataset.open(_graph(kind, options))
         for cores in options.cores:
@@ -370,7 +370,7 @@ def _save(columns: list[Matrix], job: dict[str, Any]) -> None:
     num_rows = len(columns[0])
     with Path(job["out"], "columns").open("wb") as file:
         file.writelines(
-            np.concatenate([one[start : start + SAVED_ROWS] for one in columns], 1)
+            np.concatenate([one[start : start + SAVED_ROWS] for one in columns], 1).data
             for start in range(0, num_rows, SAVED_ROWS)
         )
         file.flush()

@@ -94,7 +94,8 @@ def _normalised(adjacency: sparse.csr_matrix) -> sparse.csr_matrix:
     """Return D^-1/2 (A + I) D^-1/2."""
     looped = (adjacency + sparse.identity(adjacency.shape[0], np.float32, format="csr")).tocsr()
     scale = sparse.diags((1 / np.sqrt(np.asarray(looped.sum(1)).ravel())).astype(np.float32))
-    return (scale @ looped @ scale).tocsr().astype(np.float32)
+    normalised: sparse.csr_matrix = (scale @ looped @ scale).tocsr().astype(np.float32)
+    return normalised
 
 
 def _hop_columns(adjacency: sparse.csr_matrix, x: NDArray[np.float32]) -> list[NDArray[np.float32]]:
@@ -170,7 +171,7 @@ def _accuracies(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
         dataset = hops if has_hops else plain
         loader: dict[str, Any] = (FULL if "full" in model else WINDOWED) if has_hops else {}
         settings = TrainSettings(
-            model=ModelConfig(name=model.split(",")[0], hidden=128),  # type: ignore[arg-type]
+            model=ModelConfig(name=model.split(",")[0], hidden=128),
             optim=OptimConfig(epochs=GRAPHS[name], lr=0.01, eval_every=2),
             loader=LoaderSettings.of(fanouts=FANOUTS, batch_size=1024, **loader),
             runs=options.runs,
@@ -227,7 +228,7 @@ def _epochs(options: argparse.Namespace) -> list[dict[str, Any]]:
     )
     del graph, x, columns
     rows = []
-    for name, model, dataset, epochs, loader in (
+    runs: tuple[tuple[str, str, Dataset, int, dict[str, Any]], ...] = (
         ("sign, labelled rows", "sign", small, options.sign_epochs, {}),
         ("sign, full shuffle", "sign", small, options.sign_epochs, {"seed_blocks": 1, "seed_window": 2}),
         (
@@ -240,7 +241,8 @@ def _epochs(options: argparse.Namespace) -> list[dict[str, Any]]:
         ("sign, rows of all nodes", "sign", hops, options.sign_epochs, {}),
         ("sgc, labelled rows", "sgc", small, options.sign_epochs, {}),
         ("graphsage, fan-out 15,10,5", "graphsage", plain, 1, {}),
-    ):
+    )
+    for name, model, dataset, epochs, loader in runs:
         budget = options.sage_budget if model == "graphsage" else options.budget
         settings = TrainSettings(
             model=ModelConfig(name=model),  # type: ignore[arg-type]

@@ -8,7 +8,6 @@ runs `_Inference`, and the other ranks send their feature rows.
 import math
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from rich.progress import Progress
 
-from gloader.cli.prediction_table import write_by_key, write_rows
+from gloader.cli.prediction_table import write_by_key
 from gloader.cli.ranks import RankLaunch, joined_ranks, screen_of
 from gloader.cli.run_view import memory_text
 from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, PacedLines, Screen
@@ -299,22 +298,20 @@ class _Inference:
         ``settings`` are keywords for `predictions`.
         """
         from gloader.dataset.table_file import is_table_file
-        from gloader.training.predict import predictions, row_label_names, row_predictions
+        from gloader.training.predict import predictions, row_predictions
 
         opened, out = self.dataset, self.out
+        table, nodes = None, opened.labelled
         if self.table is None:
             opening = predictions(opened, loaded, probabilities=self.probabilities, **settings)
-            class_names = opened.label_names
-            write: Any = partial(write_by_key, out, opened.labelled)
         else:
             table = opened.task_table(self.table)
+            nodes = opened.node_tables[table.node_type]
             given = {name: value for name, value in settings.items() if name != "rows"}
             opening = row_predictions(opened, loaded, table.name, probabilities=self.probabilities, **given)
-            class_names = row_label_names(opened, loaded, table)
-            write = partial(write_rows, out, opened.node_tables[table.node_type], table)
         with opening as made:
             if is_table_file(out):
-                write(made.chunks, made.names, class_names=class_names if made.content == "classes" else None)
+                write_by_key(out, nodes, made.chunks, made.names, table=table, class_names=made.class_names)
             else:
                 shape = (made.num_nodes,) if made.is_flat else (made.num_nodes, len(made.names))
                 save_rows(out, made.chunks, shape, "<i8" if made.content == "classes" else "<f4")

@@ -41,6 +41,11 @@ _OWN_LINES = frozenset(
     }
 )
 _MOST_GROUPS = 12  # groups of hop columns on the screen; --json has all
+# Properties of a task table, as JSON values.
+_OF_TASKS = (
+    *("name", "node_type", "num_rows", "label_kind", "label_names"),
+    *("num_classes", "has_times", "has_weights", "num_bytes"),
+)
 _MOST_NAMES = 8  # names of classes or label columns on the screen; --json has all
 
 
@@ -81,6 +86,7 @@ def summary(dataset: "Dataset") -> dict[str, object]:
             "feature_dtype": dataset.feature_dtype,
             "has_edge_weights": has_weights,
         }
+    tasks = [{name: getattr(table, name) for name in _OF_TASKS} for table in dataset.task_tables.values()]
     return {
         "name": dataset.name,
         "path": dataset.location,
@@ -141,28 +147,10 @@ def summary(dataset: "Dataset") -> dict[str, object]:
             }
             for table in dataset.link_tables.values()
         ],
-        **({"task_tables": _task_values(dataset)} if dataset.task_tables else {}),
+        **({"task_tables": tasks} if tasks else {}),
         **({} if dataset.ranges is None else {"ranges": asdict(dataset.ranges)}),
         "metadata": dict(dataset.metadata),
     }
-
-
-def _task_values(dataset: "Dataset") -> list[dict[str, object]]:
-    """Return the task tables as JSON values."""
-    return [
-        {
-            "name": table.name,
-            "node_type": table.node_type,
-            "num_rows": table.num_rows,
-            "label_kind": table.label_kind,
-            "label_names": table.label_names,
-            "num_classes": table.num_classes,
-            "has_times": table.has_times,
-            "has_weights": table.has_weights,
-            "num_bytes": table.num_bytes,
-        }
-        for table in dataset.task_tables.values()
-    ]
 
 
 # Each of the next functions returns lines for the screen, as names and texts, or the text of one line.
@@ -244,7 +232,7 @@ def _nodes(table: "NodeTable", dataset: "Dataset") -> str:
 
 
 def _keys(table: "NodeTable") -> str:
-    """Return the kind of a node type's keys, and whether nodes have times, or no text without both."""
+    """Return the kind of a node type's keys, and whether nodes have times. Without both the text is empty."""
     keys = "" if table.key_kind is None else f", keys {table.key_kind}"
     return f"{keys}, times" if table.has_row_times else keys
 

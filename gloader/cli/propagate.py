@@ -95,12 +95,8 @@ def propagate(  # noqa: PLR0913 - each a flag
         from gloader.dataset.table_file import import_writers
         from gloader.observe.peak_memory import bare_bytes
         from gloader.plan.available import default_budget_bytes
-
-        if out is not None:
-            import_writers()
-        bare_bytes()
-        from gloader.training.propagation.hop_request import HopSettings
-        from gloader.training.propagation.propagate_dataset import make_hops
+        from gloader.training.first_run import compile_first
+        from gloader.training.propagation.hop_request import HopSettings, checked_request
 
         settings = HopSettings(
             hops=hops,
@@ -111,6 +107,16 @@ def propagate(  # noqa: PLR0913 - each a flag
             dtype=dtype,
             labels=labels,
         )
+        # Wrong settings are refused before kernels are compiled, in other processes: the compiler's memory would stay
+        # in this one.
+        checked_request(opened, settings, is_table=out is not None)
+        kinds = {"directions": directions, "stats": stats}
+        compile_first(opened, None, says=screen.say, memory_budget=memory_budget, hops=kinds)
+        if out is not None:
+            import_writers()
+        bare_bytes()
+        from gloader.training.propagation.propagate_dataset import make_hops
+
         budget = default_budget_bytes() if memory_budget is None else memory_budget
         with convert_view(screen) as progress, beside_code(budget) as left:
             report = make_hops(
@@ -182,7 +188,8 @@ def _planned(plan: "HopPlan", budget: int, *, is_typed: bool) -> dict[str, str]:
         f"{format_bytes(budget)}",
         "disk": f"{format_bytes(plan.disk_bytes)} at most, {format_bytes(plan.output_bytes)} in the end",
         "reads and writes": _traffic(cost),
-        "time": f"about {format_seconds(cost.seconds)} for the columns, {format_seconds(plan.write_s)} for the result",
+        "time": f"about {format_seconds(cost.seconds)} for the columns, {format_seconds(plan.write_s)} for the result, "
+        f"at {'measured' if plan.has_measured_rates else 'usual'} rates of this disk",
     }
 
 
@@ -195,7 +202,7 @@ def _traffic(cost: "HopCost") -> str:
 def _done(report: "HopReport") -> dict[str, str]:
     """Return the lines on what a run did, beside the prediction."""
     predicted, cost = report.plan.cost, report.cost
-    times = [f"{format_seconds(cost.seconds - report.compile_s)} for the columns"]
+    times = [f"{format_seconds(cost.seconds)} for the columns"]
     if report.compile_s > _TOLD_FROM_S:
         times.append(f"{format_seconds(report.compile_s)} for compiling kernels, once on a machine")
     times.append(f"{format_seconds(report.write_s)} for the result")

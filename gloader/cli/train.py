@@ -67,8 +67,8 @@ class RunFlags:
     task: TaskName = "node"
     """Predict node classes (node) or edges (link). The group Links has the flags for edges."""
     table: str | None = None
-    """Learn the rows of the task table NAME.train, each of which is a node, perhaps at a time. NAME.valid and NAME.test
-    are evaluated."""
+    """Learn the rows of the task table NAME.train. A row is a node, perhaps with a time. NAME.valid and NAME.test are
+    evaluated."""
     runs: Count = 1
     """Number of repetitions, with the seeds seed, seed+1, ...; the result has their mean and standard deviation."""
     resume: Annotated[bool, SWITCH, FIRST] = False
@@ -172,6 +172,7 @@ def train(
                 table=None if run.table is None else f"{run.table}.train",
                 has_machines=has_machines,
                 num_ranks=group.most_local,  # the largest number of ranks on one machine
+                hops={} if model.name == "correct-and-smooth" else None,
             )
         )
         # One rank names the folder, because the name contains the time.

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from gloader.convert.keyed_graph import KeyedNodes
     from gloader.convert.options import PrepareOptions
     from gloader.convert.progress import PrepareProgress
     from gloader.convert.readers.table_streams import NumberTable
@@ -171,17 +170,32 @@ def numbered(
             is_ahead = _reads_ahead(budget_bytes)
             for nodes in keyed:
                 if nodes.table is not None:
-                    _append_nodes(nodes, nodes.table, numberings[nodes.name], progress, is_ahead=is_ahead)
+                    with _column_keys(
+                        nodes.table, str(nodes.key), numberings[nodes.name], progress, is_ahead=is_ahead
+                    ) as chunks:
+                        numberings[nodes.name].add_nodes(
+                            chunks, where=column_where(nodes.table, str(nodes.key))
+                        )
             keys = {
                 each.relation: each.table.append_keys(numberings, progress, is_ahead=is_ahead)
                 for each in graph.relations
                 if each.table is not None and each.plain is None
             }
+            row_keys = {}
+            for name, rows in graph.keyed_rows:
+                stream = numberings[name].open_stream(column_where(rows.table, rows.node))
+                row_keys[rows.name] = stream
+                with _column_keys(
+                    rows.table, rows.node, numberings[name], progress, is_ahead=is_ahead
+                ) as chunks:
+                    for chunk in chunks:
+                        stream.append(chunk)
+                stream.close()
             for name, numbering in numberings.items():
                 progress.advance(f"numbering the keys of {name}", 0, None, "keys")
                 report = numbering.resolve()
                 progress.advance(f"numbering the keys of {name}", report.num_nodes, report.num_nodes, "keys")
-        yield NumberedGraph(graph, numberings, keys, options, budget_bytes).source()
+        yield NumberedGraph(graph, numberings, keys, row_keys, options, budget_bytes).source()
 
 
 def _numberings(graph: KeyedGraph, folder: Path, budget_bytes: int) -> Iterator[Numbering]:
@@ -217,11 +231,11 @@ def _reads_ahead(budget_bytes: int) -> bool:
     return budget_bytes >= _AHEAD_SHARE * AHEAD_BYTES
 
 
-def _append_nodes(
-    nodes: KeyedNodes, table: NumberTable, numbering: Numbering, progress: PrepareProgress, *, is_ahead: bool
-) -> None:
-    """Give the keys in a table of nodes to the type's numbering: row i gets id i."""
-    column = str(nodes.key)
+@contextmanager
+def _column_keys(
+    table: NumberTable, column: str, numbering: Numbering, progress: PrepareProgress, *, is_ahead: bool
+) -> Iterator[Iterator[KeyChunk]]:
+    """Yield an iterator over the keys in a column of a table, which a thread reads ahead if ``is_ahead``."""
     where = column_where(table, column)
 
     def read() -> Iterator[KeyChunk]:
@@ -238,7 +252,7 @@ def _append_nodes(
             progress.advance(f"reading the keys of {table.path.name}", done, table.num_rows, "rows")
 
     with read_ahead(read(), name="keys", is_on=is_ahead) as chunks:
-        numbering.add_nodes(advancing(chunks), where=where)
+        yield advancing(chunks)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Graphs whose nodes have keys: node and edge tables that become a `GraphSource` once all keys are numbered.
+"""Graphs whose nodes have keys: tables of nodes, edges and tasks that become a `GraphSource` once keys are numbered.
 
 A *key* is a value that identifies a node, such as an account's name. `KeyedGraph` describes the tables. A conversion
 numbers the keys (`gloader.convert.key_numbers`), and then reads a graph with plain ids.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _BATCH_BYTES: Final = 8 << 20
 # Memory for the further batches that exist if a thread reads them ahead of their use.
 AHEAD_BYTES: Final = (ITEMS_AT_A_TIME - 1) * _BATCH_BYTES
-_ID_BYTES: Final = 8  # bytes of an edge's end in the temporary files
+_ID_BYTES: Final = 8  # bytes of an edge's end, or of a row's node, in the temporary files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,7 @@ class KeyedNodes:
     table: NumberTable | None = None  # the table with a row per node
     key: str | None = None  # the table's column of keys. None means that row i is node i
     kind: KeyKind | None = None  # the kind of the keys. None means that edges have plain node ids
+    time: str | None = None  # the table's column of times
     columns: tuple[ColumnSpec, ...] = ()  # the table's columns that become features
     missing: Fill | None = (
         None  # the fill for missing values in ``columns``. None means the conversion's option
@@ -89,6 +90,7 @@ class KeyedRelation:
     features: FeatureStream | None = None  # one row for each row of the table
     columns: tuple[ColumnSpec, ...] = ()  # the table's columns that become features
     missing: Fill | None = None  # the fill for missing values in ``columns``
+    is_row_timed: bool = False  # True if edges get the times of their source rows
 
     @property
     def has_times(self) -> bool:
@@ -100,6 +102,28 @@ class KeyedRelation:
     def has_features(self) -> bool:
         """True if edges have features."""
         return bool(self.columns) or self.features is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedRows:
+    """A part of a task: a table with rows to predict, and the roles of its columns."""
+
+    name: str  # the name of the task table, such as "churn.train"
+    table: NumberTable
+    node: str  # the column with the node of each row: its key, or its id in a type without keys
+    time: str | None = None
+    labels: LabelChoice | None = None
+    weight: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedTask:
+    """A task of a graph with keys: rows of one node type to predict."""
+
+    name: str
+    node_type: str
+    where: str  # the place in the description, for messages
+    parts: tuple[KeyedRows, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +140,8 @@ class KeyedGraph:
     # What becomes of an edge whose key is in no row of the type's table: an error, nothing, or a new node.
     dangling: Dangling = "error"
     seed: int = 0  # seed of random splits
-    needs_labels: bool = True  # False if edges are predicted, so that nodes may be unlabelled
+    needs_labels: bool = True  # False if edges or rows are predicted, so that nodes may be unlabelled
+    tasks: tuple[KeyedTask, ...] = ()
 
     @property
     def keyed(self) -> tuple[KeyedNodes, ...]:
@@ -124,15 +149,24 @@ class KeyedGraph:
         return tuple(nodes for nodes in self.nodes if nodes.kind is not None)
 
     @property
+    def keyed_rows(self) -> tuple[tuple[str, KeyedRows], ...]:
+        """The parts of tasks whose nodes are keys, each with its node type."""
+        keyed = {nodes.name for nodes in self.keyed}
+        tasks = [task for task in self.tasks if task.node_type in keyed]
+        return tuple((task.node_type, rows) for task in tasks for rows in task.parts)
+
+    @property
     def id_bytes(self) -> int:
-        """Bytes of temporary files with the ids of edges, as far as the numbers of rows are known."""
+        """Bytes of temporary files with the ids of edges and rows, as far as the numbers of rows are known."""
         tables = [each.table for each in self.relations if each.table is not None]
-        return sum(_ID_BYTES * len(each.key_columns) * (each.edges.num_edges or 0) for each in tables)
+        ids = sum(len(each.key_columns) * (each.edges.num_edges or 0) for each in tables)
+        return _ID_BYTES * (ids + sum(rows.table.num_rows or 0 for _, rows in self.keyed_rows))
 
     @property
     def reading_bytes(self) -> int:
         """Bytes of memory to read keys, besides their numberings. Tables are read one after another."""
         tables = [(nodes.table, [nodes.key]) for nodes in self.nodes if nodes.table is not None and nodes.key]
+        tables += [(rows.table, [rows.node]) for _, rows in self.keyed_rows]
         tables += [
             (each.table.edges.table, [column for _, column in each.table.key_columns])
             for each in self.relations

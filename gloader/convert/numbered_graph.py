@@ -17,20 +17,29 @@ from gloader.convert.columns.feature_columns import encoded_features
 from gloader.convert.columns.label_columns import read_label_columns
 from gloader.convert.columns.split_column import read_split_column
 from gloader.convert.csc.edge_rules import EdgeEnds
-from gloader.convert.keyed_edges import NumberedEdges
+from gloader.convert.keyed_edges import NumberedEdges, column_where
+from gloader.convert.keyed_tasks import key_at, read_seconds, read_task, task_bytes
 from gloader.convert.readers.node_arrays import (
     count_classes,
     no_labels,
     random_splits,
+    require_memory,
     require_node_memory,
 )
-from gloader.convert.source import GraphSource, NodeKeys, NodeSource, RelationSource, only_labelled
+from gloader.convert.source import (
+    GraphSource,
+    NodeKeys,
+    NodeSource,
+    RelationSource,
+    only_labelled,
+    row_timed,
+)
 from gloader.convert.sources.edge_list import reading_bytes
 from gloader.core.malformed import shown
 from gloader.dataset.schema import MAX_NODES, relation_text
 from gloader.dataset.values import has_label
 from gloader.errors import ShapeError, SourceError
-from gloader.types import EDGE, NODE
+from gloader.types import EDGE, NO_TIME, NODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,15 +47,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.keyed_edges import EdgeKeys
-    from gloader.convert.keyed_graph import KeyedGraph, KeyedNodes, KeyedRelation
-    from gloader.convert.keys.numbering import Numbering
+    from gloader.convert.keyed_graph import KeyedGraph, KeyedNodes, KeyedRelation, KeyedTask
+    from gloader.convert.keys.numbering import KeyStream, Numbering
     from gloader.convert.options import PrepareOptions
     from gloader.convert.readers.table_streams import NumberTable
-    from gloader.convert.source import EdgeStream, FeatureStream, Splits
+    from gloader.convert.source import EdgeStream, FeatureStream, Splits, TaskSource
     from gloader.dataset.encoders import Encoders
-    from gloader.types import Relation
+    from gloader.types import IdArray, Relation
 
 _COUNTED_EDGES: Final = 1 << 18  # edges per chunk while the largest id is found
+_TIME_BYTES: Final = 8  # bytes of the time of a node
 
 
 class NumberedGraph:
@@ -57,6 +67,7 @@ class NumberedGraph:
     graph : the tables
     numberings : the numbered keys, by node type
     keys : the keys of each relation with keys
+    row_keys : the stream of keys of each task table with keys
     options : the conversion's options
     budget_bytes : the memory budget
     """
@@ -66,13 +77,16 @@ class NumberedGraph:
         graph: KeyedGraph,
         numberings: Mapping[str, Numbering],
         keys: Mapping[Relation, EdgeKeys],
+        row_keys: Mapping[str, KeyStream],
         options: PrepareOptions,
         budget_bytes: int,
     ) -> None:
         self._graph = graph
         self._numberings = numberings
+        self._row_keys = row_keys
         self._options = options
-        self._budget_bytes = budget_bytes
+        self._budget_bytes = budget_bytes  # without the bytes that are held
+        self._held_bytes = 0  # of the times of nodes and of task tables
         self._nodes = {nodes.name: nodes for nodes in graph.nodes}
         self._edges = {
             each.relation: NumberedEdges.of(each.table, keys[each.relation])
@@ -94,20 +108,34 @@ class NumberedGraph:
             )
         labelled = only_labelled(
             [nodes.name for nodes in graph.nodes if nodes.is_labelled],
-            # Without labels, the first type with nodes counts as the labelled type, and gets labels of -1.
+            # Without labels, the first type with nodes counts as the labelled type, and gets labels of -1. Types of
+            # tasks come first.
             otherwise=None
             if graph.needs_labels
-            else next((name for name, count in self._counts.items() if count), None),
+            else next(
+                filter(self._counts.get, [*(task.node_type for task in graph.tasks), *self._counts]), None
+            ),
             where=graph.where,
         )
+        row_times = {nodes.name: self._times(nodes) for nodes in graph.nodes}
+        tables = tuple(table for task in graph.tasks for table in self._task(task))
         require_node_memory(self._counts[labelled], self._budget_bytes, graph.where)
         labels, names = self._labels(self._nodes[labelled])
         splits = self._splits(self._nodes[labelled], labels)
         nodes = tuple(
-            self._node_source(each, splits if each.name == labelled else None) for each in graph.nodes
+            replace(
+                self._node_source(each, splits if each.name == labelled else None),
+                row_times=row_times[each.name],
+            )
+            for each in graph.nodes
         )
-        relations = tuple(map(self._relation_source, graph.relations))
-        resident = self._resident_bytes(nodes, relations)
+        relations = tuple(
+            replace(found, edges=row_timed(found.edges, row_times[each.relation[0]]), is_row_timed=True)
+            if each.is_row_timed
+            else found
+            for each, found in zip(graph.relations, map(self._relation_source, graph.relations), strict=True)
+        )
+        resident = self._resident_bytes(nodes, relations) + self._held_bytes
         if is_plain := self._is_plain():
             nodes = tuple(replace(each, name=NODE) for each in nodes)
             relations = tuple(replace(each, relation=EDGE) for each in relations)
@@ -122,11 +150,56 @@ class NumberedGraph:
             labels=labels,
             label_names=names,
             splits=splits,
+            tables=tables,
             resident_bytes=resident,
             column_notes=tuple(graph.notes.lines),
             unused=(*graph.notes.unused, *graph.unused),
             key_note=self._key_note(),
         )
+
+    def _times(self, nodes: KeyedNodes) -> IdArray | None:
+        """Return the times of a type's nodes, or None without times. Made nodes have no time."""
+        if nodes.time is None or nodes.table is None:
+            return None
+        given, count = self._given[nodes.name], self._counts[nodes.name]
+        where = column_where(nodes.table, nodes.time)
+        # While they are read, there may be a second copy.
+        self._require(2 * _TIME_BYTES * count, f"the times of {where}")
+        seconds = read_seconds(nodes.table, nodes.time, given, may_lack=True)
+        lacking = np.count_nonzero(seconds == NO_TIME)
+        self._graph.notes.add(
+            f"{nodes.name}: {nodes.time} of {nodes.table.path.name} is the time of the row, in seconds, rounded down"
+            + (f", {lacking:,} rows without a time" if lacking else ""),
+            nodes.table,
+            [nodes.time],
+        )
+        self._hold(_TIME_BYTES * count)
+        return seconds if given == count else np.append(seconds, np.full(count - given, NO_TIME))
+
+    def _task(self, task: KeyedTask) -> tuple[TaskSource, ...]:
+        """Return the tables of a task."""
+        numbering = self._numberings.get(task.node_type)
+        counts = [rows.table.count_rows() for rows in task.parts]
+        self._require(task_bytes(task, counts), f"the rows of {task.where}")
+        tables = read_task(
+            task,
+            counts,
+            node_type=NODE if self._is_plain() else task.node_type,
+            keys=None if numbering is None else (numbering, self._row_keys),
+            budget_bytes=self._budget_bytes,
+            notes=self._graph.notes,
+        )
+        self._hold(sum(table.num_bytes for table in tables))
+        return tables
+
+    def _require(self, num_bytes: int, what: str) -> None:
+        """Raise BudgetError if ``num_bytes`` for ``what`` do not fit the memory that is left."""
+        require_memory(num_bytes, what, self._budget_bytes, held_bytes=self._held_bytes)
+
+    def _hold(self, num_bytes: int) -> None:
+        """Take bytes that stay in memory from the budget. A check by `_require` was for more."""
+        self._budget_bytes -= num_bytes
+        self._held_bytes += num_bytes
 
     def _is_plain(self) -> bool:
         """True for one type with keys and features, and one relation. Its dataset has no names of types."""
@@ -315,15 +388,9 @@ def _dropped_note(edges: NumberedEdges) -> str:
     if edges.first_dropped is None:
         return ""
     row, column = edges.first_dropped
-    done, key = 0, ""
-    for batch in table.read_arrow([column], error=SourceError):
-        if row < done + batch.num_rows:
-            key = shown(batch.column(0)[row - done].as_py())
-            break
-        done += batch.num_rows
     return (
-        f"dangling: {edges.num_dropped:,} edges of {table.path.name} dropped, first {key} of column "
-        f"{shown(column)} in row {row:,}"
+        f"dangling: {edges.num_dropped:,} edges of {table.path.name} dropped, first {key_at(table, column, row)} of "
+        f"column {shown(column)} in row {row:,}"
     )
 
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gloader.convert.in_memory import needs_labels, take_labels_as, write_source
 from gloader.convert.key_numbers import temporary_folder
-from gloader.convert.options import PrepareOptions, SourceOptions
+from gloader.convert.options import PARTS, PrepareOptions, SourceOptions
 from gloader.convert.readers.column_names import id_columns, listed
 from gloader.convert.readers.open_table import open_table
 from gloader.convert.readers.table_streams import ColumnNotes
 from gloader.convert.sources.graph_folder import open_described
-from gloader.convert.sources.graph_yaml import EDGE_KEYS, NODE_KEYS, described_graph
+from gloader.convert.sources.graph_yaml import EDGE_KEYS, NODE_KEYS, ROWS_KEYS, described_graph
 from gloader.core.fanouts import parse_relation
 from gloader.core.near_names import near_advice, near_options
 from gloader.core.units import parse_bytes
@@ -52,6 +52,7 @@ def prepare(
     edges: Any,
     out: str | os.PathLike[str],
     nodes: Any = None,
+    tables: Mapping[str, Mapping[str, Any]] | None = None,
     name: str | None = None,
     dangling: Dangling | None = None,
     seed: int = 0,
@@ -75,6 +76,8 @@ def prepare(
     out : the dataset's folder to make
     nodes : an entry for each node type; with one type, also one table. Types that only "src" and "dst" name, and all
         types without ``nodes``, get their nodes from the keys of the edges
+    tables : tasks by name, each with a node type and rows to predict: ``{"type": "user", "train": {"table": frame,
+        "node": "user_id", "time": "date", "label": "churned"}}``, and so "valid" and "test"
     name : a short display name. By default, the folder's name
     dangling : what becomes of an edge whose key no row of the type's table has: "error" (the default), "drop" or "node"
     seed : seed for random splits
@@ -108,15 +111,26 @@ def prepare(
         edge_features=options.pop("edge_features", None),
     )
     with ExitStack() as held:
-        tables = _Tables(out, held, overwrite=bool(options.get("overwrite")))
+        streams = _Tables(out, held, overwrite=bool(options.get("overwrite")))
         node_entries = {
-            key: tables.entry(value, "nodes", key, NODE_KEYS) for key, value in _by_type(nodes).items()
+            key: streams.entry(value, f"nodes[{key!r}]", NODE_KEYS) for key, value in _by_type(nodes).items()
         }
         edge_entries = {
-            key: tables.entry(value, "edges", key, EDGE_KEYS)
+            key: streams.entry(value, f"edges[{key!r}]", EDGE_KEYS)
             for key, value in _by_relation(edges, list(node_entries)).items()
         }
-        content = {"name": name, "nodes": node_entries, "edges": edge_entries, "dangling": dangling}
+        tasks = (
+            {key: _task(task, key, streams) for key, task in tables.items()}
+            if isinstance(tables, Mapping)
+            else tables
+        )
+        content = {
+            "name": name,
+            "nodes": node_entries,
+            "edges": edge_entries,
+            "tables": tasks,
+            "dangling": dangling,
+        }
         graph = described_graph(
             {key: value for key, value in content.items() if value},
             Path(_CALL),
@@ -124,9 +138,18 @@ def prepare(
         )
         graph = replace(
             graph,
-            nodes={key: replace(each, table=tables.of(each.file)) for key, each in graph.nodes.items()},
-            edges={key: replace(each, table=tables.of(each.file)) for key, each in graph.edges.items()},
-            notes=tuple(tables.notes.lines),
+            nodes={key: replace(each, table=streams.of(each.file)) for key, each in graph.nodes.items()},
+            edges={key: replace(each, table=streams.of(each.file)) for key, each in graph.edges.items()},
+            tables={
+                key: replace(
+                    task,
+                    parts={
+                        part: replace(rows, table=streams.of(rows.file)) for part, rows in task.parts.items()
+                    },
+                )
+                for key, task in graph.tables.items()
+            },
+            notes=tuple(streams.notes.lines),
         )
         write_source(open_described(graph, _CALL, source_options), out, options, seed=seed)
     return Dataset.open(out)
@@ -156,13 +179,13 @@ class _Tables:
         """Return the stream with the name ``file``, or None for the path of a file."""
         return None if file is None else self._by_name.get(str(file))
 
-    def entry(self, given: Any, kind: str, key: str, allowed: Sequence[str]) -> dict[str, object]:
+    def entry(self, given: Any, where: str, allowed: Sequence[str]) -> dict[str, object]:
         """Return an entry of a description for a table or a mapping.
 
         Parameters
         ----------
         given : the user's entry
-        kind, key : "nodes" or "edges", and the type or relation
+        where : the entry's place, such as "nodes['user']", for messages and as the stream's name
         allowed : the keys of such an entry in a description
 
         Raises
@@ -172,12 +195,11 @@ class _Tables:
         SourceError, StoreWriteError, StoreExistsError, SpillError
             As `spilled_stream` and `temporary_folder`.
         """
-        where = f"{kind}[{key!r}]"
         if given is None:
             return {}
         if not isinstance(given, Mapping):
             file = self._file(given, where)
-            return {"file": file} if kind == "edges" else {"file": file, "key": self._key(file, where)}
+            return {"file": file, "key": self._key(file, where)} if "key" in allowed else {"file": file}
         known = [_TABLE, *allowed]
         for name in given:
             if name not in known:
@@ -220,6 +242,16 @@ class _Tables:
                 "{'table': TABLE, 'key': COLUMN}"
             )
         return keys[0]
+
+
+def _task(given: Any, name: str, streams: _Tables) -> Any:
+    """Return a task of a description for a user's task. Raises as `_Tables.entry`."""
+    if not isinstance(given, Mapping):
+        return given
+    return {
+        key: streams.entry(value, f"tables[{name!r}][{key!r}]", ROWS_KEYS) if key in PARTS else value
+        for key, value in given.items()
+    }
 
 
 def _by_type(nodes: Any) -> Mapping[str, Any]:

@@ -178,7 +178,8 @@ def _require_columns(source: AnySource | KeyedGraph, options: SourceOptions, spe
         )
     if options.task_tables is not None and not spec.startswith("relbench:"):
         raise ConfigError(
-            f"--task-tables is about relbench:DIR, and {shown(spec)} has no tasks; leave it out"
+            f"--task-tables chooses tasks of relbench:DIR, and {shown(spec)} is no such folder; leave it out (a "
+            "graph.yaml lists its tasks under tables)"
         )
     named = options.src or options.dst
     if named is not None and not spec.startswith("edges:"):

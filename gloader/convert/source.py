@@ -15,7 +15,7 @@ import numpy as np
 
 from gloader.dataset.schema import DatasetSchema, checked_schema, relation_text
 from gloader.errors import SourceError
-from gloader.types import EDGE, NODE
+from gloader.types import EDGE, NO_TIME, NODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -113,6 +113,25 @@ def bare_edges(edges: EdgeStream) -> EdgeStream:
     """Return the edges without weights and times. Pure."""
     bare = changed_edges(edges, lambda chunk, _: EdgeChunk(src=chunk.src, dst=chunk.dst))
     return replace(bare, has_weights=False, has_times=False)
+
+
+def row_timed(edges: EdgeStream, row_times: IdArray | None) -> EdgeStream:
+    """Return the edges with the times of their source rows, or without times if these rows have none. Pure.
+
+    ``row_times`` (N,) int64 seconds are those of the sources. A source that is no node gets no time: the check of ids,
+    which comes later, refuses it.
+    """
+
+    def chunks(max_edges: int) -> Iterator[EdgeChunk]:
+        for chunk in edges.chunks(max_edges):
+            time = None
+            if row_times is not None:
+                time = np.full(chunk.src.shape, NO_TIME, np.int64)
+                is_node = (chunk.src >= 0) & (chunk.src < len(row_times))
+                time[is_node] = row_times[chunk.src[is_node]]
+            yield replace(chunk, time=time)
+
+    return replace(edges, chunks=chunks, has_times=row_times is not None)
 
 
 def doubled_edges(edges: EdgeStream) -> EdgeStream:
@@ -362,6 +381,8 @@ class RelationSource:
     encoders: Encoders | None = None  # the rules by which columns of a table became the edge features
     # True if the stream has every edge in both directions, so no reverse relation is needed.
     is_symmetric: bool = False
+    # True if the time of an edge is that of its source row. So an edge and its reverse have different times.
+    is_row_timed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,6 +426,10 @@ class GraphSource:
         if self.has_names:
             return checked_schema(self.num_nodes, relations)
         return DatasetSchema.of_one_type(self.num_nodes_of(NODE))
+
+    def row_times_of(self, node_type: str) -> IdArray | None:
+        """Return the times of a type's rows, or None without times."""
+        return next(nodes.row_times for nodes in self.nodes if nodes.name == node_type)
 
     def num_nodes_of(self, node_type: str) -> int:
         """Return a type's number of nodes.

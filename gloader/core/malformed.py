@@ -14,7 +14,7 @@ import struct
 import sys
 import tokenize
 import zlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,9 +92,22 @@ def read_yaml_mapping(path: Path, *, what: str, holds: str, error: type[Exceptio
     Raises
     ------
     error
-        The file cannot be read, is not YAML, or holds anything but a mapping of texts.
+        The file cannot be read, is not YAML, has a key twice, or holds anything but a mapping of texts.
     """
     import yaml
+
+    class OnceLoader(yaml.SafeLoader):
+        """Refuses a mapping that has a key twice, of which YAML's own reader takes the last."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            seen = set()
+            for key, _ in node.value:
+                if (name := (key.tag, str(key.value))) in seen:
+                    raise yaml.constructor.ConstructorError(
+                        problem=f"the key {shown(key.value)} is there twice", problem_mark=key.start_mark
+                    )
+                seen.add(name)
+            return super().construct_mapping(node, deep)
 
     try:
         with path.open(encoding="utf-8") as file:
@@ -109,7 +122,7 @@ def read_yaml_mapping(path: Path, *, what: str, holds: str, error: type[Exceptio
             f"brackets; it must hold only {holds.partition(';')[0]}"
         )
     try:
-        content = yaml.safe_load(text)
+        content = yaml.load(text, OnceLoader)  # noqa: S506 - a SafeLoader
     # Malformed values count too: a date with month 13, a number with thousands of digits, deeply nested brackets.
     except (yaml.YAMLError, *MALFORMED) as failure:
         raise error(f"{what} {path} is not YAML: {' '.join(str(failure).split())}") from failure

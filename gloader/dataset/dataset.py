@@ -712,16 +712,13 @@ def _tasks(table: TaskTable, kind: DatasetKind) -> dict[str, Any]:
     """Return a task table's arrays and its kind of labels by the names that `Dataset.from_numpy` takes."""
     with table.open(max_bytes=table.num_bytes) as opened:
         rows = opened.read(np.arange(table.num_rows))
-    columns = {
+    of_labels = {
         "type": table.node_type if kind == "hetero" else None,
-        "times": rows.times,
-        "labels": rows.labels,
-        "weights": rows.weights,
         "kind": table.label_kind,
         "names": table.label_names,
         "num_classes": table.num_classes or None,
     }
-    return {"nodes": rows.nodes, **{name: value for name, value in columns.items() if value is not None}}
+    return rows | {name: value for name, value in of_labels.items() if value is not None}
 
 
 def _edge_index(graph: CscGraph) -> IdArray:

@@ -51,9 +51,7 @@ EDGES: Final = ("indptr", "indices")  # each relation's arrays
 REQUIRED_ARRAYS: Final = (*EDGES, "features", *LABELS)  # in a homogeneous dataset
 # The plain names of the arrays that a node type (_OF_NODES) or a relation (_OF_EDGES) may have. EDGE_COLUMNS,
 # KEY_ARRAYS and ROW_TIME came with later versions of gloader, so they need a format feature in the record.
-ROW_TIME: Final = (
-    "row_time"  # (N,) seconds, the time of each row of a table; the least int64 where there is none
-)
+ROW_TIME: Final = "row_time"  # (N,) seconds, the time of each node; the least int64 where there is none
 _OF_NODES: Final = ("features", "features.scale", *LABELS, "original_ids", *KEY_ARRAYS, ROW_TIME)
 EDGE_COLUMNS: Final = ("edge_features", "edge_features.scale", "edge_time")
 _OF_EDGES: Final = (*EDGES, "edge_weight", *EDGE_COLUMNS)

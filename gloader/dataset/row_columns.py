@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import numpy as np
@@ -59,9 +60,7 @@ class RowArrays:
     manifest: Manifest  # the dataset's checked commit record
     os_io: OsIO  # system calls for reading
     noun: str  # the table's kind and name for messages, such as "links 'train'"
-    records: Mapping[
-        str, ArrayRecord
-    ]  # array records by plain name, in the order in which they are held in memory
+    records: Mapping[str, ArrayRecord]  # by plain name, in the order in which they are held in memory
     limits: RowLimits  # bounds for the values, checked at every read
     check: Callable[[str], ElementCheck]  # makes the check of a full array from its plain name
 
@@ -220,13 +219,8 @@ class _RowsOnDisk:
 
 def _held(arrays: RowArrays, max_bytes: int) -> tuple[str, ...]:
     """Return the names of the columns to hold in memory."""
-    held, left = [], max_bytes
-    for name, record in arrays.records.items():
-        left -= record.num_bytes
-        if left < 0:
-            break
-        held.append(name)
-    return tuple(held)
+    sums = accumulate(record.num_bytes for record in arrays.records.values())
+    return tuple(name for name, num_bytes in zip(arrays.records, sums, strict=True) if num_bytes <= max_bytes)
 
 
 def _load(arrays: RowArrays, name: str) -> _HeldRows:

@@ -1,10 +1,9 @@
 """A dataset's node types, relations, link tables and task tables, in the order of its commit record.
 
 A relation is an edge type: (source type, name, destination type). A link table lists edges to predict, and a task table
-lists rows to predict, each of them a node. In a homogeneous
-dataset, the one node type and the one relation have no names in the record, and their arrays are in no subfolder. In a
-"hetero" dataset, each has a name and a folder. `checked_schema` makes the schema from a user's names, and `read_schema`
-from a commit record. Both check the names.
+lists rows to predict, each of them a node. In a homogeneous dataset, the one node type and the one relation have no
+names in the record, and their arrays are in no subfolder. In a "hetero" dataset, each has a name and a folder.
+`checked_schema` makes the schema from a user's names, and `read_schema` from a commit record. Both check the names.
 """
 
 from __future__ import annotations

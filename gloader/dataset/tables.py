@@ -462,7 +462,7 @@ class NodeTable:
 
     @property
     def row_time_bytes(self) -> int:
-        """Bytes of the row times; 0 without."""
+        """Bytes of the row times; 0 without row times."""
         return self._arrays.records[ROW_TIME].num_bytes if self.has_row_times else 0
 
     @cached_property

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from gloader.core.malformed import shown
 from gloader.dataset.schema import TaskRecord
-from gloader.dataset.values import (
-    LABEL_KINDS,
-    MAX_CLASSES,
-    TASK_DTYPES,
-    are_names,
-)
+from gloader.dataset.values import LABEL_KINDS, MAX_CLASSES, TASK_DTYPES, are_names
 from gloader.errors import FormatError
 from gloader.ssd_store.format.manifest import ALLOWED, SEPARATOR, TASKS_FEATURE, is_of_tasks, is_type_name
 
@@ -42,27 +37,23 @@ def task_error(name: object, message: str) -> str:
 
 def wrong_task(table: TaskRecord, schema: DatasetSchema) -> str | None:
     """Return a message about an invalid name, type or kind of labels of a task table, or None. Pure."""
+    kind, classes, names = table.label_kind, table.num_classes, table.label_names
+    most = 1 if kind == "binary" else MAX_CLASSES
+    message = None
     if not is_type_name(table.name):
         message = f"a name has {ALLOWED}, no '{SEPARATOR}' inside, and neither a dot nor a dash at its ends"
-        return task_error(table.name, message)
-    if table.node_type not in schema.num_nodes:
+    elif table.node_type not in schema.num_nodes:
         allowed = ", ".join(map(repr, list(schema.num_nodes)[:20]))
-        return task_error(table.name, f"there is no node type {shown(table.node_type)}; there are {allowed}")
-    kind, classes, names = table.label_kind, table.num_classes, table.label_names
-    if kind is None:
-        return None
-    if kind not in LABEL_KINDS:
-        return task_error(
-            table.name, f"the kind of its labels is {shown(kind)}; it must be {' or '.join(LABEL_KINDS)}"
-        )
-    if type(classes) is not int or not 1 <= classes <= MAX_CLASSES or (kind == "binary" and classes != 1):
-        most = 1 if kind == "binary" else MAX_CLASSES
-        return task_error(
-            table.name, f"num_classes is {shown(classes)}; with {kind} it must be a whole number in 1..{most}"
-        )
-    if names is not None and not are_names(list(names), classes):
-        return task_error(table.name, f"the names of the labels must be {classes} different texts")
-    return None
+        message = f"there is no node type {shown(table.node_type)}; there are {allowed}"
+    elif kind is None:
+        pass
+    elif kind not in LABEL_KINDS:
+        message = f"the kind of its labels is {shown(kind)}; it must be {' or '.join(LABEL_KINDS)}"
+    elif type(classes) is not int or not 1 <= classes <= most:
+        message = f"num_classes is {shown(classes)}; with {kind} it must be a whole number in 1..{most}"
+    elif names is not None and not are_names(list(names), classes):
+        message = f"the names of the labels must be {classes} different texts"
+    return None if message is None else task_error(table.name, message)
 
 
 def wrong_columns(table: TaskRecord, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
@@ -125,16 +116,18 @@ def task_arrays(arrays: Mapping[str, ArrayRecord], table: TaskRecord) -> dict[st
 
 def _read_entry(root: Path, name: str, entry: object, schema: DatasetSchema) -> TaskRecord:
     """Return the checked record of the task table ``name`` from its entry in the commit record."""
+
+    def refuse(message: str) -> FormatError:
+        return FormatError(f"{root}: {task_error(name, message)}")
+
     if not isinstance(entry, dict) or entry.keys() != _MEMBERS:
-        raise FormatError(f"{root}: {task_error(name, 'it must have type and labels')}")
+        raise refuse("it must have type and labels")
     labels = {} if entry["labels"] is None else entry["labels"]
     if not isinstance(labels, dict) or (labels and labels.keys() != _LABEL_MEMBERS):
-        raise FormatError(
-            f"{root}: {task_error(name, 'its labels must have kind, names and num_classes, or be null')}"
-        )
+        raise refuse("its labels must have kind, names and num_classes, or be null")
     names = labels.get("names")
     if names is not None and not isinstance(names, list):
-        raise FormatError(f"{root}: {task_error(name, 'the names of the labels must be a list of texts')}")
+        raise refuse("the names of the labels must be a list of texts")
     table = TaskRecord(
         name=name,
         node_type=entry["type"],
@@ -152,9 +145,8 @@ def _check_arrays(root: Path, table: TaskRecord, arrays: Mapping[str, ArrayRecor
     needed = [ROW_NODES, *([] if table.label_kind is None else [ROW_LABELS])]
     for name in needed:
         if name not in arrays:
-            raise FormatError(
-                f"{root}: {task_error(table.name, f'the array {table.folder}{name} is missing')}"
-            )
+            message = f"the array {table.folder}{name} is missing"
+            raise FormatError(f"{root}: {task_error(table.name, message)}")
     for name, record in arrays.items():
         allowed = table.dtypes(name)
         if record.dtype not in allowed:

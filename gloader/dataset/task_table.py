@@ -1,71 +1,25 @@
 """A dataset's task tables: rows to predict, each a node, with optional times, labels and weights.
 
-`TaskTable` describes a table from the commit record, without open files. `TaskTable.open` returns `OpenTaskTable`,
-which reads rows. A column is in memory if it fits, and otherwise its rows are read from the SSD.
+`TaskTable` describes a table from the commit record, without open files. `TaskTable.open` returns `OpenColumns`, which
+read rows. A column is in memory if it fits, and otherwise its rows are read from the SSD.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from gloader.core.near_names import near_attributes
 from gloader.dataset.row_columns import OpenColumns
-from gloader.dataset.task_record import ROW_LABELS, ROW_NODES, ROW_TIMES, ROW_WEIGHTS
-from gloader.types import TaskRows
+from gloader.dataset.task_record import ROW_TIMES, ROW_WEIGHTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
     from gloader.config import IoMode
     from gloader.dataset.row_columns import RowArrays
     from gloader.dataset.schema import TaskRecord
     from gloader.dataset.values import LabelKind
     from gloader.ssd_store.format.format import ArrayRecord
-    from gloader.types import IdArray
-
-
-class OpenTaskTable:
-    """A task table that is open for reading. Thread-safe. A forked child may read too. A context manager.
-
-    Owns its columns until `close`. Made by `TaskTable.open`.
-
-    Parameters
-    ----------
-    columns : the table's open columns
-    num_rows : the number of rows
-    """
-
-    def __init__(self, columns: OpenColumns, *, num_rows: int) -> None:
-        self.columns = columns
-        self.num_rows = num_rows
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes in memory: columns, page checksums and the read buffer."""
-        return self.columns.held_bytes
-
-    def read(self, rows: IdArray, /) -> TaskRows:
-        """Return the verified rows with the numbers ``rows`` (n,). Thread-safe. Raises as `OpenColumns.read`."""
-        columns = self.columns.read(rows)
-        return TaskRows(
-            nodes=columns[ROW_NODES],
-            times=columns.get(ROW_TIMES),
-            labels=columns.get(ROW_LABELS),
-            weights=columns.get(ROW_WEIGHTS),
-        )
-
-    def close(self) -> None:
-        """Wait for running reads, and release everything. Idempotent."""
-        self.columns.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 @near_attributes
@@ -149,11 +103,13 @@ class TaskTable:
         """Bytes of all columns."""
         return sum(record.num_bytes for record in self.arrays.values())
 
-    def open(self, *, max_bytes: int, io: IoMode = "auto") -> OpenTaskTable:
+    def open(self, *, max_bytes: int, io: IoMode = "auto") -> OpenColumns:
         """Open the table for reading rows in any order, until the reader is closed.
 
-        Nodes, times, labels and weights, in this order, are read into memory as far as they fit into ``max_bytes``, and
-        verified once. Rows of the other columns are read, verified and checked on demand.
+        Its columns are "nodes" (n,) int64, and where the table has them "times" (n,) int64 seconds, "labels" and
+        "weights" (n,) float32. Labels are (n,) int64 classes, -1 where unknown, or (n, k) float32 values, NaN where
+        unknown. In this order, columns are read into memory as far as they fit into ``max_bytes``, and verified once.
+        Rows of the other columns are read, verified and checked on demand.
 
         Parameters
         ----------
@@ -167,4 +123,4 @@ class TaskTable:
         ConfigError
             ``io`` is not available here.
         """
-        return OpenTaskTable(OpenColumns(self._arrays, max_bytes=max_bytes, io=io), num_rows=self.num_rows)
+        return OpenColumns(self._arrays, max_bytes=max_bytes, io=io)

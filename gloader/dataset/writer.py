@@ -1,10 +1,10 @@
 """The writer for a dataset directory. All arrays are committed together, or none.
 
 A dataset has a node table per type, an edge table per relation, link tables (edges to predict) and task tables (rows
-to predict). `DatasetWriter`
-returns one writer per table, and a table's writer returns one writer per array. Large arrays are streamed: their rows
-are appended in order. The commit writes the record ``dataset.json``, and makes the complete directory appear under its
-final path. In a homogeneous dataset, the arrays are not in subfolders. A conversion uses it, and `Dataset.create`.
+to predict). `DatasetWriter` returns one writer per table, and a table's writer returns one writer per array. Large
+arrays are streamed: their rows are appended in order. The commit writes the record ``dataset.json``, and makes the
+complete directory appear under its final path. In a homogeneous dataset, the arrays are not in subfolders. A conversion
+uses it, and `Dataset.create`.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ class _OfNodes(BatchLoader[B]):
         given = self._seeds_of(seeds=seeds, times=times, table=table)
         if table is not None:
             require_dataset(dataset)
-            defaults: Any = dataset.task_table(table).time_settings
-            keywords = {**defaults, **keywords}
+            rule: Any = dataset.task_table(table).time_settings
+            keywords = {**keywords, **{name: rule[name] for name in rule if keywords.get(name) is None}}
         super().__init__(
             dataset, given, fanouts=fanouts, batch_size=batch_size, device_dry_run=device_dry_run, **keywords
         )

@@ -19,7 +19,7 @@ import numpy as np
 
 from gloader.core.units import format_bytes
 from gloader.dataset.task_record import ROW_LABELS, ROW_NODES, ROW_TIMES, ROW_WEIGHTS
-from gloader.types import NO_TIME, BatchSeeds, HeteroReadyBatch, ReadyBatch
+from gloader.types import NO_TIME, BatchSeeds, ReadyBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gloader.core.order import RowOrder
     from gloader.dataset import Dataset
     from gloader.dataset.row_columns import OpenColumns
-    from gloader.dataset.task_table import OpenTaskTable, TaskTable
+    from gloader.dataset.task_table import TaskTable
     from gloader.samplers import HeteroGraph, Topology
     from gloader.types import AnyBatch, AnyReadyBatch, AnySeeds, BatchId, IdArray
 
@@ -41,9 +41,8 @@ _HELD_SHARE: Final = 1 / 8
 # Peak bytes of a row while seeds are made of rows: the number, the node and the time of the row, and the arrays that
 # find distinct nodes.
 _EXPAND_BYTES: Final = 96
-_IN_FLIGHT: Final = (
-    4  # batches with labels in memory: two in the copy to the device, one waiting, one with the loop
-)
+# Batches with labels in memory: two in the copy to the device, one waiting, one with the training loop.
+_IN_FLIGHT: Final = 4
 # Bytes of a node's age in each of these batches, and of the arrays from which it is computed.
 _AGE_BYTES: Final = 4 * _IN_FLIGHT + 40
 
@@ -71,7 +70,7 @@ class Answers:
 class OpenRows:
     """A task table and the row times of all types, open for reading."""
 
-    table: OpenTaskTable
+    table: OpenColumns
     first_node: int  # the number of the type's first node, over all types
     row_times: tuple[OpenColumns | None, ...]  # by type; all None if the table has no times
 
@@ -83,7 +82,7 @@ class OpenRows:
     def seeds_of(self, batch: BatchId, rows: IdArray) -> AnySeeds:
         """Return the seeds of the batch with ``rows`` (B,)."""
         del batch  # the rows determine the seeds
-        columns = self.table.columns.read(rows, names=(ROW_NODES, ROW_TIMES))
+        columns = self.table.read(rows, names=(ROW_NODES, ROW_TIMES))
         nodes, times = columns[ROW_NODES], columns.get(ROW_TIMES)
         if times is None:
             return distinct_nodes(nodes)[0] + self.first_node
@@ -100,7 +99,9 @@ class RowAnswers:
     def answers(self, sampled: AnyBatch) -> Answers:
         """Return what a batch has beside its nodes."""
         row_ids = self.order.batch_items(sampled.id).copy()  # the loop may keep and change it
-        columns = self.rows.table.columns.read(row_ids)
+        # Rows with times are seeds themselves. Their nodes are not read again.
+        first = ROW_NODES if sampled.trees is None else ROW_TIMES
+        columns = self.rows.table.read(row_ids, names=(first, ROW_LABELS, ROW_WEIGHTS))
         labels, times = columns.get(ROW_LABELS), columns.get(ROW_TIMES)
         return Answers(
             labels=np.full(len(row_ids), -1) if labels is None else labels,
@@ -219,8 +220,7 @@ class RowTask:
 
     def try_step(self, step: Callable[[Any], object], batch: AnyReadyBatch) -> object:
         """Run a trial step of the model on ``batch``, with blank labels, weights and ages as the rows bring them."""
-        first = batch.x if isinstance(batch, ReadyBatch) else next(iter(batch.x.values()))
-        num_rows, table = batch.y.shape[0], self.table
+        first, num_rows, table = next(iter(batch.typed.x.values())), batch.y.shape[0], self.table
         fields: dict[str, Any] = {}
         if table.label_kind not in (None, "classes"):
             fields["y"] = first.new_zeros((num_rows, table.label_width))
@@ -232,7 +232,7 @@ class RowTask:
                 for name, nodes in batch.typed.nodes.items()
                 if self.dataset.node_tables[name].has_row_times
             }
-            fields["row_age"] = ages if isinstance(batch, HeteroReadyBatch) else next(iter(ages.values()))
+            fields["row_age"] = next(iter(ages.values())) if isinstance(batch, ReadyBatch) else ages
         return step(replace(batch, **fields))
 
     def age_bytes(self, batches: list[AnyBatch]) -> int:

@@ -260,11 +260,12 @@ def stream_facts(dataset: Dataset, order: AnyOrder, sampling: SamplingSettings) 
         "layout": sampling.layout,
         "num_seeds": order.num_items,
         # Unused time settings are omitted, so that states from before these settings stay valid.
-        **{
-            name: value
-            for name in ("time_strategy", "time_bound", "time_window")
-            if sampling.time_strategy != "none" and (value := getattr(sampling, name)) is not None
-        },
+        **(
+            {"time_strategy": sampling.time_strategy, "time_bound": sampling.bound}
+            if sampling.is_temporal
+            else {}
+        ),
+        **({} if sampling.time_window is None else {"time_window": sampling.time_window}),
         # Without windows there is no entry, so that states from before windows existed stay valid.
         **({} if order.seed_window == 1 else {"seed_window": order.seed_window}),
         **({} if isinstance(order, RowOrder) or order.draws is None else order.draws.facts()),
@@ -438,8 +439,7 @@ class NodeSeeds:
                 raise ConfigError(
                     f"table={self.table!r} gives the seeds and their times; leave out seeds= and times="
                 )
-            task = RowTask(dataset=dataset, table=dataset.task_table(self.table))
-            return plan_rows(settings.sampling, task, types, rank=rank, world_size=world_size)
+            return _plan_rows(dataset, self.table, settings.sampling, types, rank=rank, world_size=world_size)
         _check_times(settings.sampling, has_times=self.times is not None)
         drawn = None
         if isinstance(seeds, DrawnSeeds):
@@ -537,24 +537,17 @@ class EdgeSeeds:
         return SeedPlan(order=order, labels=None, types=types, task=task)
 
 
-def plan_rows(
-    sampling: SamplingSettings, task: RowTask, types: BatchTypes, *, rank: int, world_size: int
+def _plan_rows(
+    dataset: Dataset, name: str, sampling: SamplingSettings, types: BatchTypes, *, rank: int, world_size: int
 ) -> SeedPlan:
-    """Return every epoch's rows of a task table.
-
-    Parameters
-    ----------
-    sampling : the loader's sampling settings
-    task : the table
-    types : the batches' types
-    rank, world_size : select this rank's part of each step
+    """Return every epoch's rows of the task table ``name``, see `plan_training_seeds`.
 
     Raises
     ------
     SeedError, ConfigError
-        There are too few rows, or a setting does not fit the table.
+        There is no such table, there are too few rows, or a setting does not fit the table.
     """
-    table = task.table
+    table = dataset.task_table(name)
     if table.has_times != sampling.is_temporal:
         raise ConfigError(
             f"table {table.name!r} has times, and time_strategy='none' would sample what is later than the rows: use "
@@ -565,7 +558,7 @@ def plan_rows(
         )
     order = order_rows(table.num_rows, sampling, noun="rows", rank=rank, world_size=world_size)
     order.ready_epoch(0)  # computed now, so that the first batch does not wait for it
-    return SeedPlan(order=order, labels=None, types=types, task=task)
+    return SeedPlan(order=order, labels=None, types=types, task=RowTask(dataset=dataset, table=table))
 
 
 def plan_training_seeds(
@@ -598,8 +591,7 @@ def plan_training_seeds(
     """
     types = types_of(dataset, are_named=are_named)
     if table is not None:
-        task = RowTask(dataset=dataset, table=dataset.task_table(table))
-        return plan_rows(sampling, task, types, rank=rank, world_size=world_size)
+        return _plan_rows(dataset, table, sampling, types, rank=rank, world_size=world_size)
     order: AnyOrder
     if links is not None:
         order = order_rows(links.table.num_rows, sampling, rank=rank, world_size=world_size)

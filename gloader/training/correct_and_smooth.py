@@ -27,7 +27,7 @@ from gloader.training.inference.layer_plan import FILE_BYTES
 from gloader.training.inference.layer_rows import RamRows, SsdRows
 from gloader.training.inference.placement import SCRATCH_PREFIX
 from gloader.training.process import eager_release
-from gloader.training.propagation.iterate_rows import Hops, iterate, slab_width
+from gloader.training.propagation.iterate_rows import Repeats, iterate, slab_width
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -202,7 +202,7 @@ class _Smoothing:
         (topology,) = self.inference.graph.relations.values()
         num_slabs = -(-width // slab_width(topology, width=width, memory_budget_bytes=budget))
         rows = self._open(name, num_slabs=num_slabs)
-        hops = Hops(number=HOPS, share=SHARE, low=low, add_self_loops=self.labels.add_self_loops)
+        hops = Repeats(number=HOPS, share=SHARE, low=low, add_self_loops=self.labels.add_self_loops)
         iterate(topology, first, rows, hops, width=width, memory_budget_bytes=budget, on_progress=on_progress)
         return rows
 

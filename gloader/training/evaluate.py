@@ -112,7 +112,7 @@ def predict_outputs(
     Raises
     ------
     DivergedError
-        Inference are NaN. The error counts the nodes.
+        Outputs are NaN. The error counts the nodes.
     """
     outputs = np.empty((len(nodes), model.out_dim), dtype=np.float32)
     with eager_release():  # as in `predict_classes`
@@ -139,7 +139,7 @@ def logits_in_order(
     Raises
     ------
     DivergedError
-        Inference are NaN. Raised at the end; the first chunk with a NaN and those behind it are not yielded.
+        Outputs are NaN. Raised at the end; the first chunk with a NaN and those behind it are not yielded.
     """
     nodes = np.arange(num_nodes, dtype=np.int64)
     order = node_at_id(original_ids)

@@ -4,7 +4,7 @@ A kernel is a function that numba compiles. Compilation takes some 250 MB, which
 before a command takes memory, other processes rehearse the command: they run it on a small graph and leave the kernels
 in numba's cache. The memory budget covers these processes too.
 
-A rehearsal has up to four parts, such as the loading of batches or the reading of rows. A command calls
+A rehearsal has up to five parts, such as the loading of batches or the reading of rows. A command calls
 `compile_first`, which starts the processes, one for each part. This module is also their program: it calls
 `Rehearsal.hold`.
 """
@@ -47,8 +47,9 @@ _POLICIES = {
 # Modules with the kernels of link loaders, and of rows that machines exchange.
 _LINKS = "gloader.samplers.link_kernels"
 _EXCHANGE = "gloader.distributed.exchange.owner"
-# Module with the kernels of metrics. It is not in a room of kernels.
+# Modules with the kernels of metrics and of propagations. They are not in a room of kernels.
 _SCORES = "gloader.training.score_kernels"
+_HOPS = "gloader.training.propagation.propagation_kernels"
 # The small graph's link tables: edges to predict, and given negatives.
 _LINK_TABLE, _NEGATIVE_TABLE = "train", "wrong"
 _ROW_TABLE = "rows.train"  # its task table
@@ -62,8 +63,8 @@ _SPILL_BYTES = 64 << 20  # disk space of one rehearsal
 _EXCHANGE_BYTES = 8 << 20  # memory for exchanged rows
 
 # "batches": from seeds to feature rows. "swept": the same with edges that are read in sweeps over the edge file.
-# "rows": only feature rows, in node order and in sweeps. "exchange": rows that machines exchange.
-Part = Literal["batches", "swept", "rows", "exchange"]
+# "rows": only feature rows, in node order and in sweeps. "exchange": rows that machines exchange. "hops": hop columns.
+Part = Literal["batches", "swept", "rows", "exchange", "hops"]
 
 # Multiples of the edges' bytes, to compare a memory budget with. Below the first multiple, the edges stay on the SSD.
 # Above the second, after the run's code is subtracted, the edges are in memory. In between, the loader's share of the
@@ -89,6 +90,9 @@ class Rehearsal:
     is_exchanged: bool = False  # whether rows may come from other machines
     # The dtype of node labels whose metrics are computed, "int64" or "float32"; "" if the command computes none.
     scored: str = ""
+    hops: dict[str, Any] | None = (
+        None  # directions and statistics of a propagation; None if the command has none
+    )
     part: Part = "rows"  # the part that this process rehearses
 
     def jobs(self) -> list[CompileJob]:
@@ -98,6 +102,8 @@ class Rehearsal:
             parts[:0] = ["batches", "swept"] if self.loader["topology"] == _EITHER else ["batches"]
         if self.is_exchanged:
             parts.append("exchange")
+        if self.hops is not None:
+            parts.append("hops")
         return [
             CompileJob(
                 name=part,
@@ -124,8 +130,8 @@ class Rehearsal:
         root = Path(__file__).parents[1]
         files = (path for room in _KERNEL_ROOMS for path in (root / room).rglob("*.py"))
         # The times of the kernels' source files.
-        scores = root / "training" / f"{_SCORES.rpartition('.')[2]}.py"
-        stamps = sorted((str(path), path.stat().st_mtime_ns) for path in (*files, scores))
+        others = (root.joinpath(*module.split(".")[1:]).with_suffix(".py") for module in (_SCORES, _HOPS))
+        stamps = sorted((str(path), path.stat().st_mtime_ns) for path in (*files, *others))
         digest = hashlib.sha256(json.dumps([facts, stamps], default=str).encode()).hexdigest()[:16]
         return Path(folder) / f"gloader-{digest}.held"
 
@@ -149,6 +155,8 @@ class Rehearsal:
             self._read_in_order(dataset)
             if self.scored:
                 self._score()
+        elif self.part == "hops":
+            self._propagate(dataset)
         else:
             self._exchange(dataset)
 
@@ -267,6 +275,26 @@ class Rehearsal:
             score_summary("multilabel", outputs, labels, None, are_logits=True)
             score_summary("values", outputs, labels, None)
 
+    def _propagate(self, dataset: "Dataset") -> None:
+        """Propagate in slabs of all widths that have kernels of their own, with edges in memory and on the SSD."""
+        from gloader.dataset.topology import open_hetero_topology
+        from gloader.training.propagation.chains import PropagateSpec, grow_chains
+        from gloader.training.propagation.hop_pass import FIXED_WIDTHS
+        from gloader.training.propagation.propagate_rows import propagate
+        from gloader.training.propagation.propagation_plan import GraphSizes, plan_propagation
+        from gloader.training.propagation.state_rows import HeldMatrix
+        from gloader.types import EDGE, NODE
+
+        spec, rows = PropagateSpec(hops=1, **(self.hops or {})), self._read_rows(dataset)
+        for width in (*FIXED_WIDTHS, 1):
+            x = rows[:, :1].repeat(width, axis=1)
+            trees = grow_chains(spec, widths={NODE: width}, relations=(EDGE,), target=NODE)
+            sizes = GraphSizes.of_dataset(dataset)
+            plan = plan_propagation(trees, sizes, budget_bytes=1 << 30, has_disk=False)
+            for max_bytes in (0, plan.topology_bytes):
+                with open_hetero_topology(dataset, max_bytes=max_bytes) as graph:
+                    propagate(graph, {NODE: HeldMatrix(x)}, plan).close()
+
     def _sweep(self, dataset: "Dataset") -> None:
         """Read a superbatch's missing rows in both ways of a sweep: into memory, and into a file on the disk."""
         import numpy as np
@@ -359,14 +387,14 @@ class Rehearsal:
         with writer.nodes().row_time() as column:
             column.append(np.arange(_NODES, dtype=np.int64) % _EDGES_PER_NODE)
         table = writer.table(_ROW_TABLE, label_kind="classes", num_classes=2)
-        with table.nodes(len(nodes)) as column:
-            column.append(nodes)
-        with table.times(len(nodes)) as column:
-            column.append(nodes % _EDGES_PER_NODE)
-        with table.labels(len(nodes)) as column:
-            column.append(nodes % 2)
-        with table.weights(len(nodes)) as column:
-            column.append(np.ones(len(nodes), np.float32))
+        for start, values in (
+            (table.nodes, nodes),
+            (table.times, nodes % _EDGES_PER_NODE),
+            (table.labels, nodes % 2),
+            (table.weights, np.ones(len(nodes), np.float32)),
+        ):
+            with start(len(nodes)) as column:
+                column.append(values)
 
     def _write_links(self, writer: "DatasetWriter") -> None:
         """Write edges of the graph as predicted edges and as given negatives, with a label."""
@@ -382,7 +410,7 @@ class Rehearsal:
                 column.append(places % 2)
 
 
-def compile_first(
+def compile_first(  # noqa: PLR0913 - independent keywords
     dataset: "Dataset",
     loader: "LoaderSettings | None",
     *,
@@ -392,6 +420,7 @@ def compile_first(
     has_machines: bool = False,
     memory_budget: int | None = None,
     num_ranks: int = 1,
+    hops: dict[str, Any] | None = None,
 ) -> None:
     """Compile a run's kernels in other processes, if this machine has never compiled them; otherwise do nothing.
 
@@ -407,13 +436,14 @@ def compile_first(
     has_machines : whether other machines also load and may exchange rows
     memory_budget : bytes for a command without a loader; None means half the free memory
     num_ranks : ranks on this machine, which wait meanwhile
+    hops : directions and statistics of a propagation, as in `PropagateSpec`; None if the command has none
     """
     # This imports numba, which --help does not need.
     from gloader.training.run_budget import ProcessKind
 
     is_exchanged = has_machines and loader is not None and loader.ranks.exchange != "never"
     # True if a module that the run needs has no compiled kernel at all.
-    lacks = _lacks_kernels(loader, links, is_exchanged=is_exchanged)
+    lacks = _lacks_kernels(loader, links, is_exchanged=is_exchanged, has_hops=hops is not None)
     process = ProcessKind(
         num_ranks=num_ranks,
         is_joined=has_machines,
@@ -439,6 +469,7 @@ def compile_first(
         has_times=has_times,
         is_exchanged=is_exchanged,
         scored="" if loader is None or links is not None else _label_dtype(dataset, table),
+        hops=hops,
     )
     # A run of another kind needs the same kernels for other argument types. Only the mark, a file, shows whether these
     # were compiled.
@@ -535,7 +566,11 @@ def _of_one_relation(fanouts: "Fanouts") -> tuple[int, ...] | str:
 
 
 def _lacks_kernels(
-    loader: "LoaderSettings | None", links: "LinkConfig | None", *, is_exchanged: bool = False
+    loader: "LoaderSettings | None",
+    links: "LinkConfig | None",
+    *,
+    is_exchanged: bool = False,
+    has_hops: bool = False,
 ) -> bool:
     """Return whether a module that the command needs has no compiled kernel. The parameters are `compile_first`'s."""
     from gloader.samplers.make import kernels_of
@@ -545,6 +580,8 @@ def _lacks_kernels(
         modules.append(_LINKS)
     if is_exchanged:
         modules.append(_EXCHANGE)
+    if has_hops:
+        modules.append(_HOPS)
     if loader is not None and links is None:
         modules.append(_SCORES)
     if loader is not None:

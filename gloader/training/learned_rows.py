@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 
 from gloader.dataset.values import has_label
 from gloader.errors import ConfigError
 from gloader.pipeline.seeds import plan_training_seeds
-from gloader.training.class_weights import balanced_seeds
 from gloader.training.table_inference import (
     NodeRowInference,
     RowInference,
@@ -59,21 +58,12 @@ class LearnedNodes:
     dataset: Dataset
     balanced: DrawnSeeds | None = None
 
-    @classmethod
-    def of(cls, settings: TrainSettings, dataset: Dataset) -> LearnedNodes:
-        """Return the rows for a run with ``settings``."""
-        balanced = balanced_seeds(dataset) if settings.optim.balance == "classes" else None
-        return cls(dataset=dataset, balanced=balanced)
+    noun: ClassVar[str] = "nodes"  # the rows, for messages
 
     @property
     def owner(self) -> NodeTable:
         """The labelled type."""
         return self.dataset.labelled
-
-    @property
-    def noun(self) -> str:
-        """The word "nodes"."""
-        return "nodes"
 
     @property
     def loader_keywords(self) -> dict[str, Any]:
@@ -133,6 +123,8 @@ class LearnedTable:
     settings: LoaderSettings
     batch_size: int
 
+    noun: ClassVar[str] = "rows"  # the rows, for messages
+
     @classmethod
     def of(
         cls, settings: TrainSettings, dataset: Dataset, spec: EncoderSpec, *, world_size: int
@@ -166,11 +158,6 @@ class LearnedTable:
     def owner(self) -> TaskTable:
         """The table of the training rows."""
         return self.dataset.task_table(f"{self.name}.train")
-
-    @property
-    def noun(self) -> str:
-        """The word "rows"."""
-        return "rows"
 
     @property
     def loader_keywords(self) -> dict[str, Any]:
@@ -218,25 +205,12 @@ class LearnedTable:
 
     def require_memory(self, model: Any, inference: HeteroInference) -> None:
         """Raise BudgetError if the rows' trees, or for rows without times the layers, do not fit."""
-        for table in self._evaluated.values():
-            found = self._inference(table, inference)
-            if isinstance(found, RowInference):
-                found.require_memory()
-            else:
-                found.inference.require_memory(model, num_outputs=table.num_rows)
+        for split in self._evaluated:
+            self.inference(split, inference).require_memory(model)
 
-    def inference(self, split: Split, inference: HeteroInference) -> Inference:
+    def inference(self, split: Split, inference: HeteroInference) -> RowInference | NodeRowInference:
         """Return what computes the outputs of a table's rows, within the budget of ``inference``."""
-        return self._inference(self._evaluated[split], inference)
-
-    @cached_property
-    def _evaluated(self) -> dict[str, TaskTable]:
-        """The tables of the evaluated splits that have labels."""
-        tables = {split: self.dataset.task_tables.get(f"{self.name}.{split}") for split in SPLITS}
-        return {split: table for split, table in tables.items() if table is not None and is_scored(table)}
-
-    def _inference(self, table: TaskTable, inference: HeteroInference) -> RowInference | NodeRowInference:
-        """Return what computes the outputs of a table's rows."""
+        table = self._evaluated[split]
         if not table.has_times:
             return NodeRowInference.of(table, inference)
         return RowInference(
@@ -247,6 +221,12 @@ class LearnedTable:
             memory_budget_bytes=inference.memory_budget_bytes,
             forward_bytes=self._forward_bytes,
         )
+
+    @cached_property
+    def _evaluated(self) -> dict[Split, TaskTable]:
+        """The tables of the evaluated splits that have rows and labels."""
+        tables = {split: self.dataset.task_tables.get(f"{self.name}.{split}") for split in SPLITS}
+        return {split: each for split, each in tables.items() if each and each.num_rows and each.label_kind}
 
     @property
     def unscored(self) -> list[str]:
@@ -291,8 +271,3 @@ def _require_alike(train: TaskTable, other: TaskTable) -> None:
                 f"table {other.name!r} has rows of another kind than {train.name!r}: {what} {scored} in place of "
                 f"{learned}; prepare the tables of a task with equal types, kinds and classes"
             )
-
-
-def is_scored(table: TaskTable) -> bool:
-    """Return whether the table has rows, and labels to compare with predictions. Pure."""
-    return table.num_rows > 0 and table.label_kind is not None

@@ -1,8 +1,8 @@
 """The task of node labels: a network predicts the classes, the labels of 0 and 1, or the values of nodes.
 
 `NodeTask` is the task that a training run uses: it chooses the loss and the metric for the kind of the labels, opens
-the loader and evaluates. Its `rows` are what it learns: nodes with a label each, or the rows of a task table, each of
-which is a node at a time (see `gloader.training.learned_rows`). Shapes: n rows, k labels of each, C classes.
+the loader and evaluates. It learns its `rows`: nodes with labels, or the rows of a task table, which are nodes with
+labels and perhaps times (see `gloader.training.learned_rows`). Shapes: n rows, k labels of each, C classes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gloader.config import CORRECT_AND_SMOOTH
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ScoreError
 from gloader.loader import HeteroLoader, Loader
-from gloader.training.class_weights import class_weights_of, plain_classes
+from gloader.training.class_weights import balanced_seeds, class_weights_of, plain_classes
 from gloader.training.correct_and_smooth import TrainingLabels, require_smoothing, smoothed
 from gloader.training.dataset_checks import (
     TASK_OF_KIND,
@@ -61,7 +61,7 @@ _LOGIT: Final = 0.0  # a logit above it predicts label 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTask:
-    """Learns and evaluates the labels of nodes, or of nodes at a time.
+    """Learns and evaluates the labels of nodes, or of the rows of a task table.
 
     Parameters
     ----------
@@ -91,11 +91,12 @@ class NodeTask:
         kind, measure = kind_of_task(settings, dataset), metric_of_task(settings, dataset)
         width = num_outputs(kind, labels_to_learn(settings.table, dataset))
         spec = spec_of(settings, dataset, num_outputs=width)
-        rows: LearnedRows = (
-            LearnedNodes.of(settings, dataset)
-            if settings.table is None
-            else LearnedTable.of(settings, dataset, spec, world_size=world_size)
-        )
+        rows: LearnedRows
+        if settings.table is not None:
+            rows = LearnedTable.of(settings, dataset, spec, world_size=world_size)
+        else:
+            balanced = balanced_seeds(dataset) if settings.optim.balance == "classes" else None
+            rows = LearnedNodes(dataset=dataset, balanced=balanced)
         return cls(
             rows=rows,
             spec=spec,

@@ -23,7 +23,7 @@ from gloader.training.link_prediction import SCORING_SHARE, pair_scorer
 from gloader.training.model_spec import LinkSpec
 from gloader.training.open_model import open_model
 from gloader.training.process import eager_release
-from gloader.training.row_model import open_rows
+from gloader.training.table_inference import open_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from gloader.dataset import Dataset
     from gloader.dataset.tables import NodeTable
-    from gloader.dataset.task_table import TaskTable
     from gloader.dataset.values import LabelKind
     from gloader.training.checkpoint.save import Checkpoint
     from gloader.training.evaluate import Inference
@@ -107,6 +106,9 @@ class Predictions:
     content: Content
     # Names of the columns, such as "class", "probability", or "probability_" with the name of a class or label.
     names: tuple[str, ...]
+    class_names: (
+        tuple[str, ...] | None
+    )  # names of the predicted classes; None without names, or for other columns
     # Consecutive rows (., columns), in the order of the nodes' original ids, or of the table: int64 classes, float32
     # otherwise.
     chunks: Iterator[NDArray[Any]]
@@ -145,7 +147,7 @@ def predictions(
     ConfigError
         The checkpoint predicts links or values, which have no probabilities.
     DivergedError
-        Inference are NaN; raised by the chunks, behind the last one without NaN.
+        Outputs are NaN; raised by the chunks, behind the last one without NaN.
     CheckpointError, BudgetError
         See `predict`.
     """
@@ -168,6 +170,7 @@ def predictions(
                 num_nodes=table.num_nodes,
                 content=content,
                 names=_column_names(content, kind, dataset.label_names, opened.encoder.out_dim),
+                class_names=dataset.label_names if content == "classes" else None,
                 chunks=(_predicted(chunk, kind, probabilities=probabilities) for chunk in chunks),
             )
 
@@ -212,6 +215,9 @@ def row_predictions(
             f"the checkpoint predicts {of}, of type {encoder.schema.targets[0]!r}, and table {rows.name!r} has rows of "
             f"type {rows.node_type!r}; give a checkpoint that learned such rows with --table"
         )
+    # Rows to predict may have no labels, and then no names. The training rows have the same classes and columns.
+    learned = dataset.task_tables.get(f"{checkpoint.table}.train", rows)
+    label_names = rows.label_names or learned.label_names
     with open_rows(
         dataset, checkpoint, rows, budget_bytes=memory_budget_bytes, device=device, scratch=scratch
     ) as (model, inference):
@@ -221,17 +227,10 @@ def row_predictions(
             yield Predictions(
                 num_nodes=rows.num_rows,
                 content=content,
-                names=_column_names(
-                    content, kind, row_label_names(dataset, checkpoint, rows), encoder.out_dim
-                ),
+                names=_column_names(content, kind, label_names, encoder.out_dim),
+                class_names=label_names if content == "classes" else None,
                 chunks=(_predicted(chunk, kind, probabilities=probabilities) for _, chunk in chunks),
             )
-
-
-def row_label_names(dataset: Dataset, checkpoint: Checkpoint, rows: TaskTable) -> tuple[str, ...] | None:
-    """Return the names of the classes or label columns of ``rows``, or of the training rows. None without names."""
-    learned = dataset.task_tables.get(f"{checkpoint.table}.train")
-    return rows.label_names or (None if learned is None else learned.label_names)
 
 
 def require_no_table(checkpoint: Checkpoint) -> None:

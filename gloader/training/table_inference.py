@@ -3,39 +3,47 @@
 A row with a time sees only what is older, so two rows of one node have different outputs, and layer-wise inference,
 which computes a node once, does not apply. `RowInference` samples a tree for each row instead, as training does, with
 the run's fan-outs. Rows without times are nodes: `NodeRowInference` computes them layer by layer over all neighbours.
-Both have the method `logits` of `HeteroInference`.
+Both have the method `logits` of `HeteroInference`. `open_rows` opens a checkpoint's network and one of the two.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 
-from gloader.errors import BudgetError
+from gloader.config import LoaderSettings, SamplingSettings
+from gloader.errors import BudgetError, ConfigError
 from gloader.loader import HeteroLoader, Loader
 from gloader.observe.peak_memory import release_freed_memory
 from gloader.pipeline.open.load_plan import LoadRequest, plan_load
 from gloader.pipeline.seeds import plan_training_seeds
+from gloader.plan.available import default_budget_bytes
+from gloader.plan.too_small import naming_enough
+from gloader.training.open_model import open_model, require_fit
 from gloader.training.step_memory import largest, probe, step_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
+    from pathlib import Path
 
-    from gloader.config import LoaderSettings
     from gloader.dataset import Dataset
     from gloader.dataset.task_table import TaskTable
     from gloader.models import GraphNetwork
     from gloader.pipeline.seeds import SeedPlan
+    from gloader.training.checkpoint.save import Checkpoint
+    from gloader.training.evaluate import Inference
     from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.training.model_spec import EncoderSpec
     from gloader.types import IdArray
 
 # Rows that are read at once, so that temporary arrays stay small.
 _STEP_ROWS: Final = 1 << 16
+_WEIGHT_COPIES: Final = 2  # one in the checkpoint, one in the network
+_ROW_BYTES: Final = 8  # the number of a row
 _SEED: Final = 0  # of the trees of evaluated rows: runs with other seeds are compared on the same trees
 
 
@@ -62,8 +70,9 @@ class RowInference:
     memory_budget_bytes: int
     forward_bytes: int
 
-    def require_memory(self) -> None:
+    def require_memory(self, model: Any) -> None:
         """Raise BudgetError if a loader of the rows does not fit; reads edges, and samples a few batches."""
+        del model  # `forward_bytes` has what a forward pass takes
         left = self.memory_budget_bytes - self.forward_bytes
         if left <= 0:
             raise BudgetError(
@@ -145,6 +154,10 @@ class NodeRowInference:
         left = inference.memory_budget_bytes - nodes.nbytes
         return cls(inference=replace(inference, memory_budget_bytes=left), nodes=nodes)
 
+    def require_memory(self, model: Any) -> None:
+        """Raise BudgetError if the layers of ``model`` do not fit."""
+        self.inference.require_memory(model, num_outputs=len(self.nodes))
+
     def logits(
         self,
         network: GraphNetwork,
@@ -164,8 +177,8 @@ def evaluated_settings(settings: LoaderSettings, table: TaskTable, *, batch_size
     ----------
     settings : the settings of the training's loader
     table : the evaluated rows
-    batch_size : the rows of a training step on all ranks together. Draws depend on a row's place in its batch, and so
-        results do not change with the number of ranks
+    batch_size : the rows of a training step on all ranks together. Draws depend on a row's place in its batch, so this
+        size makes results independent of the number of ranks
     """
     return settings.changed(
         batch_size=min(batch_size, table.num_rows),  # a loader refuses batches larger than the table
@@ -177,7 +190,7 @@ def evaluated_settings(settings: LoaderSettings, table: TaskTable, *, batch_size
         rank=0,
         world_size=1,
         sharing="private",
-        # What the training's loader holds is there already, and the second loader takes what its part allows.
+        # The training's loader keeps its memory. This loader takes what its own part of the budget allows.
         features="auto",
         topology="auto",
         cache=None,
@@ -207,4 +220,82 @@ def column_parts(table: TaskTable, name: str) -> Iterator[Any]:
     with table.open(max_bytes=0) as rows:
         for start in range(0, table.num_rows, _STEP_ROWS):
             ids = np.arange(start, min(start + _STEP_ROWS, table.num_rows))
-            yield rows.columns.read(ids, names=(name,))[name]
+            yield rows.read(ids, names=(name,))[name]
+
+
+@contextmanager
+def open_rows(
+    dataset: Dataset,
+    checkpoint: Checkpoint,
+    table: TaskTable,
+    *,
+    budget_bytes: int | None,
+    device: str | torch.device,
+    scratch: Path | None,
+) -> Iterator[tuple[Any, Inference]]:
+    """Open a checkpoint's network and the inference of a table's rows, within a budget.
+
+    Parameters
+    ----------
+    dataset, checkpoint, budget_bytes, device, scratch : see `open_model`
+    table : the rows
+
+    Raises
+    ------
+    ConfigError, CheckpointError, BudgetError
+        See `open_model`. Also, the rows have no times, and the network's training rows had.
+    """
+    is_timed = checkpoint.settings.get("time_strategy", "none") != "none"
+    if is_timed != table.has_times:
+        has, had = ("times", "none") if table.has_times else ("no times", "times")
+        raise ConfigError(
+            f"the rows of table {table.name!r} have {has}, and the rows that the network learned had {had}; a network "
+            "predicts rows like those that it learned"
+        )
+    if not is_timed:
+        with open_model(
+            dataset,
+            checkpoint,
+            budget_bytes=budget_bytes,
+            device=device,
+            scratch=scratch,
+            require=lambda opened: NodeRowInference.of(table, opened.inference).require_memory(opened.model),
+        ) as opened:
+            yield opened.model, NodeRowInference.of(table, opened.inference)
+        return
+    require_fit(dataset, checkpoint)
+    settings = _recorded_settings(checkpoint, table)
+    given = default_budget_bytes() if budget_bytes is None else budget_bytes
+    model = checkpoint.model()
+    weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
+    beside = _WEIGHT_COPIES * weight_bytes + _ROW_BYTES * table.num_rows
+    forward_bytes = forward_bytes_of(dataset, table, checkpoint.spec.encoder, settings)
+
+    def within(budget: int) -> RowInference:
+        found = RowInference(
+            dataset=dataset,
+            table=table,
+            spec=checkpoint.spec.encoder,
+            settings=settings,
+            memory_budget_bytes=budget - beside,
+            forward_bytes=forward_bytes,
+        )
+        found.require_memory(model)
+        return found
+
+    try:
+        inference = within(given)
+    except BudgetError as error:
+        raise naming_enough(error, within, given, first=0, keyword="memory_budget_bytes") from error
+    yield model.to(device), inference
+
+
+def _recorded_settings(checkpoint: Checkpoint, table: TaskTable) -> LoaderSettings:
+    """Return the settings of an evaluation's loader, with the sampling that the checkpoint records."""
+    recorded = checkpoint.settings
+    sampling: dict[str, Any] = {
+        each.name: recorded[each.name] for each in fields(SamplingSettings) if each.name in recorded
+    }
+    batch_size = recorded["global_batch_size"]
+    given = LoaderSettings.of(**{**sampling, "batch_size": batch_size})
+    return evaluated_settings(given, table, batch_size=batch_size)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import torch
 
-from gloader.config import CORRECT_AND_SMOOTH, HOP_MODELS, MLP_MODELS, TaskName
+from gloader.config import CORRECT_AND_SMOOTH, HOP_MODELS, MLP_MODELS, SamplingSettings, TaskName
 from gloader.core.flag_values import require_choice
 from gloader.core.object_traffic import ObjectTraffic
 from gloader.core.signals import uninterrupted
@@ -420,8 +420,8 @@ class _TrainingRun:
         sampling = self.settings.loader.sampling
         if self.settings.table is not None and sampling.is_temporal:
             lines.append(
-                f"a row of table {self.settings.table!r} sees edges with a time {sampling.time_bound} its own "
-                f"(--time-strategy {sampling.time_strategy} --time-bound '{sampling.time_bound}')"
+                f"a row of table {self.settings.table!r} sees edges with a time {sampling.bound} its own "
+                f"(--time-strategy {sampling.time_strategy} --time-bound '{sampling.bound}')"
             )
         model = self.settings.model.name
         if model in HOP_MODELS:
@@ -535,9 +535,9 @@ def _check(settings: TrainSettings, files: RunFiles) -> None:
 def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
     """Return ``settings`` with the host cache in bytes, the task and its metric by name, and without unused data.
 
-    The rows of a task table with times get its time rule, unless the settings have one. An MLP uses no neighbours: its
-    hops sample none. Models of hop columns have one hop without neighbours, and read the seeds' rows in windows. Edge
-    features are loaded only for models that use them.
+    The rows of a task table with times get its time strategy and bound, unless the settings have one. An MLP uses no
+    neighbours: its hops sample none. Models of hop columns have one hop without neighbours, and read the seeds' rows in
+    windows. Edge features are loaded only for models that use them.
     """
     loader = settings.loader
     loader = loader.changed(cache=loader.memory.cache_bytes(dataset.feature_bytes))
@@ -548,9 +548,14 @@ def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSetting
         loader = _windowed(loader, settings, dataset)
     if _has_edge_features(dataset) and not takes_edge_features(settings.model.name):
         loader = loader.changed(edge_features="none")
-    if settings.table is not None and not loader.sampling.is_temporal:
-        times: Any = dataset.task_table(f"{settings.table}.train").time_settings
-        loader = loader.changed(**times)
+    rule: Any = {}
+    if settings.table is not None:
+        rule = dataset.task_table(f"{settings.table}.train").time_settings
+    given, default = loader.sampling, SamplingSettings(**rule)
+    loader = loader.changed(
+        time_strategy=given.time_strategy if given.is_temporal else default.time_strategy,
+        time_bound=default.bound if given.time_bound is None else given.time_bound,
+    )
     settings = replace(settings, loader=loader)
     require_choice("task", settings.task, get_args(TaskName))
     is_of_nodes = settings.table is None

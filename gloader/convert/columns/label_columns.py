@@ -94,8 +94,8 @@ def read_label_columns(
             raise SourceError(
                 f"{table.path} has no column {shown(name)} for labels: {near_advice(name, table.names)}"
             )
-    width = sum(max(1, table.width(name)) for name in columns)
-    needed = _SUM_BYTES * width * num_rows
+    width = _width(table, columns)
+    needed = label_bytes(table, columns, num_rows)
     if needed > budget_bytes:
         raise BudgetError(
             f"{table.path}: {width} label{'s' * (width != 1)} for each of {num_rows:,} rows take "
@@ -110,6 +110,16 @@ def read_label_columns(
         labels, names, text = _single(reader, columns[0], as_)
     notes.add(f"labels: {', '.join(columns)} of {table.path.name}, {text}", table, columns)
     return labels, names
+
+
+def label_bytes(table: NumberTable, columns: Sequence[str], num_rows: int) -> int:
+    """Return the memory to read the labels of ``num_rows`` rows, without the names of classes. Pure."""
+    return _SUM_BYTES * _width(table, columns) * num_rows
+
+
+def _width(table: NumberTable, columns: Sequence[str]) -> int:
+    """Return the labels of a row: a list counts as many."""
+    return sum(max(1, table.width(name)) for name in columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from gloader.convert.csc.csc_kernels import first_bad_edge, first_bad_weight
 from gloader.convert.options import EdgeRules
-from gloader.convert.source import EdgeChunk, RelationSource, numbered, reversed_edges
+from gloader.convert.source import EdgeChunk, RelationSource, numbered, reversed_edges, row_timed
 from gloader.core.value_kernels import first_outside
 from gloader.dataset.schema import relation_text
 from gloader.errors import ConfigError, GraphError
@@ -221,6 +221,12 @@ def plan_relations(source: GraphSource, options: PrepareOptions) -> tuple[Planne
                 f"--symmetrize {relation_text(relation)}: the relation runs from {first!r} to {last!r}, and only "
                 "one within a type has both directions; --add-reverse adds a relation back"
             )
+    timed = next((each for each in relations if each.is_row_timed and each.relation in both_ways), None)
+    if timed is not None:
+        raise ConfigError(
+            f"--symmetrize: the edges of {source.where(timed)} have the times of their source rows, and a reverse edge "
+            "has another source row; give the table both directions, or its edges a time of their own with time: COLUMN"
+        )
     planned = [
         PlannedRelation(
             source=each,
@@ -325,11 +331,13 @@ def _reverses(source: GraphSource, planned: Sequence[PlannedRelation]) -> list[P
         )
         if each.rules.symmetrize or each.source.is_symmetric or is_reverse or reverse in existing:
             continue
+        edges = reversed_edges(each.source.edges)
         back = RelationSource(
             relation=reverse,
-            edges=reversed_edges(each.source.edges),
+            edges=row_timed(edges, source.row_times_of(last)) if each.source.is_row_timed else edges,
             edge_features=each.source.edge_features,
             edge_file=each.source.edge_file,
+            is_row_timed=each.source.is_row_timed,
         )
         added.append(PlannedRelation(source=back, ends=relation_ends(source, back), rules=each.rules))
     return added

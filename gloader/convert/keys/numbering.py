@@ -416,5 +416,5 @@ class Numbering:
         return SourceError(
             f"{stream.where[turn]}: row {row} has the key {key_text(wrong.key, self.kind)}, which no row of "
             f"{self._nodes_where} has; add the node, or say what becomes of such rows with `dangling: drop` (they are "
-            "left out) or `dangling: node` (each such key makes a node)"
+            "left out) or, without `tables`, `dangling: node` (each such key makes a node)"
         )

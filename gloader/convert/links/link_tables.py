@@ -242,7 +242,8 @@ def with_tables(source: AnySource, options: PrepareOptions) -> GraphSource:
     Raises
     ------
     ConfigError
-        A table's name cannot be stored or occurs twice, or a relation is unknown or must be named.
+        A table's name cannot be stored or occurs twice, or a relation is unknown or must be named. Or the edges to
+        split have the times of their source rows.
     SourceError, ShapeError, GraphError
         A file is missing or malformed.
     """
@@ -256,7 +257,7 @@ def with_tables(source: AnySource, options: PrepareOptions) -> GraphSource:
     # Some results are not used: the calls only raise ConfigError for an unknown relation.
     named_reverses(options.reverse, _relations(graph), where=graph.origin)
     if options.edge_split is not None:
-        _split_relation(graph, options)
+        _refuse_row_timed(graph, [_split_relation(graph, options)])
     elif options.edge_split_relation is not None:
         raise ConfigError(
             "--edge-split-relation names a relation to split, and --edge-split is missing: add --edge-split 80/10/10"
@@ -312,7 +313,7 @@ def split_source(
     Raises
     ------
     ConfigError
-        A part has no edges.
+        A part has no edges, or a reverse relation has the times of its source rows.
     SourceError
         The split is by time, and edges have no times.
     GraphError
@@ -329,6 +330,7 @@ def split_source(
     _refuse_empty(parts, ends.where)
     kept = {relation: parts[0]}
     reverses = _reverse_relations(source, relation, options, budget_bytes=budget_bytes, max_edges=max_edges)
+    _refuse_row_timed(source, reverses)
     for back in reverses:
         # Otherwise, the reverse relation would keep the held-out pairs in the graph.
         back_ends, back_edges = _edges_of(source, back)
@@ -347,6 +349,17 @@ def split_source(
         for each in source.relations
     )
     return replace(source, relations=relations, links=links)
+
+
+def _refuse_row_timed(source: GraphSource, relations: Sequence[Relation]) -> None:
+    """Raise ConfigError if one of ``relations``, a split one and its reverses, has the times of its source rows."""
+    timed = [each for each in source.relations if each.is_row_timed and each.relation in relations]
+    if timed:
+        raise ConfigError(
+            f"--edge-split: the edges of {source.where(timed[0])} have the times of their source rows, so an edge and "
+            "its reverse have different times and cannot be matched; give the edges a time of their own with time: "
+            "COLUMN, or leave out the times of rows"
+        )
 
 
 def _part_tables(

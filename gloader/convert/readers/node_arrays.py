@@ -16,6 +16,7 @@ from gloader.core.aligned_memory import plain_array
 from gloader.core.units import format_bytes
 from gloader.dataset.values import MAX_CLASSES, has_label
 from gloader.errors import BudgetError, GraphError, ShapeError, SourceError
+from gloader.plan.too_small import rounded_up
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -238,6 +239,21 @@ def require_node_memory(num_nodes: int, budget_bytes: int, where: str) -> None:
         raise BudgetError(
             f"{where} has {num_nodes:,} nodes, whose labels take {format_bytes(needed)}; the memory budget is "
             f"{format_bytes(budget_bytes)}. Raise --memory-budget, if the number of nodes is right"
+        )
+
+
+def require_memory(needed: int, what: str, budget_bytes: int, *, held_bytes: int = 0) -> None:
+    """Raise BudgetError if ``needed`` bytes for ``what`` do not fit the budget. Pure.
+
+    ``held_bytes`` of the user's memory budget are taken already, and ``budget_bytes`` are left.
+    """
+    if needed > budget_bytes:
+        besides = f" besides {format_bytes(held_bytes)} that are held" if held_bytes else ""
+        raise BudgetError(
+            f"{what} take {format_bytes(needed)}{besides}; the memory budget is "
+            f"{format_bytes(budget_bytes + held_bytes)}. Raise --memory-budget to at least "
+            f"{format_bytes(rounded_up(needed + held_bytes))}",
+            short_bytes=needed - budget_bytes,
         )
 
 

@@ -23,6 +23,8 @@ class PartedTable:
 
     path: Path  # the folder or pattern
     parts: tuple[NumberTable, ...]  # the files, at least one
+    # The columns that are read, which all parts have. None means those of the first part: `of` compares the others.
+    chosen: tuple[str, ...] | None = None
     row_ids: None = field(default=None, init=False)  # `of` refuses parts with row ids
 
     @classmethod
@@ -57,13 +59,13 @@ class PartedTable:
         # Text has no types: keys may look like numbers in one file only. A column that is read as numbers is checked
         # by `read`.
         if has_types:
-            table._require_one_kind(first.names, SourceError)
+            table.require_one_kind(first.names, SourceError)
         return table
 
     @property
     def names(self) -> tuple[str, ...]:
         """The columns' names."""
-        return self.parts[0].names
+        return self.parts[0].names if self.chosen is None else self.chosen
 
     @property
     def has_names(self) -> bool:
@@ -114,11 +116,11 @@ class PartedTable:
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
         """Yield the named ``columns``, part by part; see `NumberTable.read`."""
-        self._require_one_kind(columns, error)
+        self.require_one_kind(columns, error)
         for part in self.parts:
             yield from part.read(columns, error=error)
 
-    def _require_one_kind(self, columns: Iterable[str], error: TableError) -> None:
+    def require_one_kind(self, columns: Iterable[str], error: TableError) -> None:
         """Raise ``error`` if parts have different kinds of values in one of ``columns``. The message names the part."""
         for name in columns:
             first_kind = where = ""

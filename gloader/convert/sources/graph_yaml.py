@@ -9,11 +9,17 @@
     edges:
       buys: {file: orders/, src: user.user_id, dst: paper.id, time: bought_at, columns: [price]}
       author:writes:paper: writes.parquet
+    tables:
+      returns:
+        type: user
+        train: {file: returns.csv, node: user_id, time: date, label: returned}
     dangling: error
 
 A *key* is a value that identifies a node, such as an account's name. Nodes without keys are identified by their
-numbers. `read_graph_yaml` reads the description, and opens none of its files. `described_graph` does the same for a
-description in memory. Descriptions with keys or tables of nodes (`GraphYaml.is_keyed`) are opened by
+numbers. An entry of ``tables`` is a *task*: its parts train, valid and test are tables with rows to predict.
+
+`read_graph_yaml` reads the description, and opens none of its files. `described_graph` does the same for a description
+in memory. Descriptions with keys, tables of nodes or tasks (`GraphYaml.is_keyed`) are opened by
 `gloader.convert.sources.keyed_tables`, and all others by `graph_folder`.
 """
 
@@ -23,13 +29,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
-from gloader.convert.options import FILLS
+from gloader.convert.options import FILLS, PARTS, TRAIN
 from gloader.convert.readers.npy_file import NpyFile
 from gloader.convert.readers.open_table import is_matrix, is_table, open_table
 from gloader.core.malformed import read_yaml_mapping, shown
 from gloader.dataset.schema import MAX_NODES, checked_schema
 from gloader.dataset.values import MAX_CLASSES
 from gloader.errors import GraphError, ShapeError, SourceError
+from gloader.ssd_store.format.manifest import ALLOWED, is_type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -45,11 +52,18 @@ GRAPH_FILE: Final = "graph.yaml"
 YAML_SUFFIXES: Final = frozenset({".yaml", ".yml"})
 _DANGLING: Final = ("error", "drop", "node")
 # The allowed keys of the description, of a node type's entry, and of a relation's entry.
-_TOP_KEYS: Final = ("name", "nodes", "edges", "dangling")
+_TOP_KEYS: Final = ("name", "nodes", "edges", "tables", "dangling")
 _FILE_KEYS: Final = ("num_nodes", "features", "labels", "splits", "num_classes")
-_TABLE_KEYS: Final = ("file", "key", "columns", "split", "missing")
+_TABLE_KEYS: Final = ("file", "key", "time", "columns", "split", "missing")
 NODE_KEYS: Final = (*_FILE_KEYS, *_TABLE_KEYS)
 EDGE_KEYS: Final = ("file", "src", "dst", "weight", "time", "features", "columns", "missing")
+TASK_KEYS: Final = ("type", *PARTS)
+ROWS_KEYS: Final = ("file", "node", "time", "label", "weight")
+_HOLDS: Final = {
+    "nodes": "node types",
+    "edges": "relations such as author:writes:paper",
+    "tables": "tasks, each with a type and the parts train, valid and test",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +83,7 @@ class NodeEntry:
         None  # the open table, with ``file`` as its name; None means that the file is opened
     )
     key: str | None = None  # the table's column with the nodes' keys. None means that row i is node i
+    time: str | None = None  # the table's column with the times of the nodes
     columns: object = None  # the columns that are features, as they stand in the description
     # The columns of labels and of the split, as they stand in the description: a name, a list or a mapping.
     label_columns: object = None
@@ -142,6 +157,28 @@ class EdgeEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowsEntry:
+    """A part of a task in ``graph.yaml``: a table with rows to predict."""
+
+    file: Path
+    table: NumberTable | None = (
+        None  # the open table, with ``file`` as its name; None means that the file is opened
+    )
+    node: str  # the column with the node of each row: its key, or its id in a type without keys
+    time: str | None = None
+    label: object = None  # the column of labels, as it stands in the description; None means no labels
+    weight: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEntry:
+    """A task in ``graph.yaml``."""
+
+    type: str  # the type of the nodes
+    parts: Mapping[str, RowsEntry]  # by part: train, valid, test
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GraphYaml:
     """The content of a ``graph.yaml``, with the paths of its files."""
 
@@ -150,6 +187,7 @@ class GraphYaml:
     nodes: Mapping[str, NodeEntry]  # by node type
     edges: Mapping[Relation, EdgeEntry]
     texts: Mapping[Relation, str]  # each relation as the description writes it, for messages
+    tables: Mapping[str, TaskEntry] = field(default_factory=dict)  # by the task's name
     # Types that only relations name. The keys of their edges make their nodes.
     unlisted: tuple[str, ...] = ()
     dangling: Dangling | None = None  # None means that the description does not say it, so it is an error
@@ -163,6 +201,7 @@ class GraphYaml:
         return (
             self.dangling is not None
             or bool(self.unlisted)
+            or bool(self.tables)
             or any(entry.is_table for entry in self.nodes.values())
             or any(edge.columns is not None for edge in self.edges.values())
             or any(":" not in text for text in self.texts.values())
@@ -202,7 +241,7 @@ class GraphYaml:
         for edge in self.edges.values():
             names = filter(None, (edge.weight, edge.time, edge.features))
             named += [edge.file, *(edge.folder / name for name in names)]
-        return named
+        return named + [rows.file for task in self.tables.values() for rows in task.parts.values()]
 
 
 def read_graph_yaml(given: Path) -> GraphYaml:
@@ -270,6 +309,7 @@ def described_graph(content: Mapping[str, object], path: Path, *, usual_name: st
         nodes=nodes,
         edges=edges,
         texts=texts,
+        tables=_tasks(content, folder, nodes, str(path)),
         unlisted=tuple(unlisted),
         dangling=cast("Dangling | None", _choice(content, "dangling", _DANGLING, str(path))),
     )
@@ -290,9 +330,56 @@ def _mapping(content: Mapping[str, object], key: str, where: str) -> Mapping[str
     """Return the mapping under ``key``, nodes or edges. Raise SourceError if it is empty or not a mapping."""
     entries = content.get(key)
     if not isinstance(entries, dict) or not entries or not all(isinstance(name, str) for name in entries):
-        what = "node types" if key == "nodes" else "relations such as author:writes:paper"
-        raise SourceError(f"{where}: {key} is {shown(entries)}; it must list {what}")
+        raise SourceError(f"{where}: {key} is {shown(entries)}; it must list {_HOLDS[key]}")
     return entries
+
+
+def _tasks(
+    content: Mapping[str, object], folder: Path, nodes: Mapping[str, NodeEntry], path: str
+) -> dict[str, TaskEntry]:
+    """Return the tasks under ``tables``. Raise SourceError for an invalid one."""
+    given = {} if content.get("tables", ...) is ... else _mapping(content, "tables", path)
+    tasks: dict[str, TaskEntry] = {}
+    for name, value in given.items():
+        where = f"{path}: tables.{name}"
+        # Folders of a dataset have these names, and a file system may not tell upper from lower case.
+        if not is_type_name(f"{name}.{TRAIN}") or name.casefold() in map(str.casefold, tasks):
+            raise SourceError(f"{where}: a task has a name of its own, of {ALLOWED}, and no '__' inside")
+        if not isinstance(value, dict):
+            raise SourceError(f"{where} is {shown(value)}; it must have {', '.join(TASK_KEYS)}")
+        _only(value, TASK_KEYS, where)
+        node_type = value.get("type")
+        if not isinstance(node_type, str) or node_type not in nodes:
+            raise SourceError(
+                f"{where}.type is {shown(node_type)}; it is the type of the nodes, one of those under nodes: "
+                f"{', '.join(nodes) or 'none'}"
+            )
+        parts = {part: _rows_entry(folder, value[part], f"{where}.{part}") for part in PARTS if part in value}
+        if not parts:
+            raise SourceError(f"{where} has no part; add train: {{file: TABLE, node: COLUMN, label: COLUMN}}")
+        tasks[name] = TaskEntry(type=node_type, parts=parts)
+    return tasks
+
+
+def _rows_entry(folder: Path, value: object, where: str) -> RowsEntry:
+    """Return the value under a part of a task."""
+    if not isinstance(value, dict):
+        raise SourceError(f"{where} is {shown(value)}; it must have {', '.join(ROWS_KEYS)}")
+    _only(value, ROWS_KEYS, where)
+    file, node = _file(folder, value, "file", where), _text(value, "node", where)
+    if file is None or node is None:
+        missing = "file" if file is None else "node"
+        raise SourceError(
+            f"{where} has no {missing}; a part is {{file: TABLE, node: COLUMN, time: COLUMN, label: COLUMN}}, of which "
+            "file and node must be there"
+        )
+    return RowsEntry(
+        file=file,
+        node=node,
+        time=_text(value, "time", where),
+        label=value.get("label"),
+        weight=_text(value, "weight", where),
+    )
 
 
 def _relation_of_key(text: str, entry: EdgeEntry, nodes: Mapping[str, NodeEntry], where: str) -> Relation:
@@ -360,6 +447,7 @@ def _node_entry(folder: Path, value: object, where: str) -> NodeEntry:
         num_classes=_count(entry, "num_classes", (1, MAX_CLASSES), where),
         file=file,
         key=_text(entry, "key", where),
+        time=_text(entry, "time", where),
         columns=entry.get("columns"),
         label_columns=None if file is None else entry.get("labels"),
         split=entry.get("split"),

@@ -15,7 +15,14 @@ import numpy as np
 from gloader.convert.columns.specs import column_specs, kind_in
 from gloader.convert.columns.split_column import SplitSpec
 from gloader.convert.keyed_edges import KeyedTable, column_where
-from gloader.convert.keyed_graph import KeyedGraph, KeyedNodes, KeyedRelation, LabelChoice
+from gloader.convert.keyed_graph import (
+    KeyedGraph,
+    KeyedNodes,
+    KeyedRelation,
+    KeyedRows,
+    KeyedTask,
+    LabelChoice,
+)
 from gloader.convert.keys.values import key_kind
 from gloader.convert.readers.column_names import id_columns, listed
 from gloader.convert.readers.node_tables import id_column
@@ -30,6 +37,7 @@ from gloader.convert.sources.edge_list import (
     read_split_files,
 )
 from gloader.core.malformed import shown
+from gloader.dataset.schema import relation_text
 from gloader.errors import GloaderError, SourceError
 
 if TYPE_CHECKING:
@@ -42,7 +50,7 @@ if TYPE_CHECKING:
     from gloader.convert.options import LabelsAs, SourceOptions
     from gloader.convert.readers.table_streams import NumberTable
     from gloader.convert.source import Splits
-    from gloader.convert.sources.graph_yaml import EdgeEntry, GraphYaml, NodeEntry
+    from gloader.convert.sources.graph_yaml import EdgeEntry, GraphYaml, NodeEntry, TaskEntry
     from gloader.core.keys import KeyKind
     from gloader.types import Relation
 
@@ -71,20 +79,27 @@ def open_keyed(
     opened = {name: opening.node_table(name, entry) for name, entry in graph.nodes.items()}
     tables = {name: table for name, table in opened.items() if table is not None}
     relations = tuple(opening.relation(relation, entry) for relation, entry in graph.edges.items())
+    opening.notes.lines.extend(
+        f"{relation_text(each.relation)}: the time of an edge is that of its {each.relation[0]} row"
+        for each in relations
+        if each.is_row_timed
+    )
+    tasks = tuple(opening.task(name, entry) for name, entry in graph.tables.items())
     options.edge_names.require(
         has_times=any(each.has_times for each in relations),
         has_features=any(each.has_features for each in relations),
         there={name for each in relations if each.table is not None for name in each.table.other_columns},
         where=str(graph.path),
     )
-    kinds = _kinds(graph, tables, relations)
+    kinds = _kinds(graph, tables, relations, tasks)
     nodes = tuple(
         opening.nodes(name, entry, tables.get(name), kinds.get(name)) for name, entry in graph.nodes.items()
     )
     nodes += tuple(KeyedNodes(name=name, kind=kinds[name]) for name in graph.unlisted)
     labelled = [each.name for each in nodes if each.is_labelled]
+    needs_labels = options.needs_labels and not tasks
     # Several labelled types, or missing labels, are refused before the keys are read.
-    if labelled or options.needs_labels:
+    if labelled or needs_labels:
         only_labelled(labelled, where=str(graph.path))
     return KeyedGraph(
         name=graph.name,
@@ -96,7 +111,8 @@ def open_keyed(
         unused=unused,
         dangling=graph.dangling or "error",
         seed=options.seed,
-        needs_labels=options.needs_labels,
+        needs_labels=needs_labels,
+        tasks=tasks,
     )
 
 
@@ -115,11 +131,8 @@ class _Opening:
             table = entry.open()
         if table is None:
             return None
-        if key is not None and key not in table.names:
-            raise SourceError(
-                f"{graph.where('nodes', name, 'key')} is {shown(key)}; the columns of {table.path} are "
-                f"{listed(table.names)}"
-            )
+        for role, column in (("key", key), ("time", entry.time)):
+            _require_column(table, column, graph.where("nodes", name, role))
         if key is None:
             _refuse_ids(table, graph.where("nodes", name))
         joined = f"joined by {key}" if key is not None else "row i is node i, because no key is named"
@@ -155,6 +168,7 @@ class _Opening:
             table=table,
             key=entry.key,
             kind=kind,
+            time=entry.time,
             columns=self._columns(entry.columns, f"{where}.columns", table),
             missing=entry.missing,
             features=features,
@@ -185,7 +199,13 @@ class _Opening:
                 budget_bytes=options.budget_bytes,
                 notes=self.notes,
             )
-            return KeyedRelation(relation=relation, edge_file=entry.file, plain=edges, features=rows)
+            return KeyedRelation(
+                relation=relation,
+                edge_file=entry.file,
+                plain=edges,
+                is_row_timed=self._is_row_timed(relation, has_times=edges.has_times),
+                features=rows,
+            )
         try:
             found, rows = open_edge_table(entry, options.edge_names, options.budget_bytes, self.notes)
         except GloaderError as error:
@@ -196,9 +216,58 @@ class _Opening:
             edge_file=entry.file,
             table=table,
             plain=None if any(has_keys) else found.stream(),
+            is_row_timed=self._is_row_timed(relation, has_times=found.time is not None),
             features=rows,
             columns=self._columns(entry.columns, f"{where}.columns", found.table),
             missing=entry.missing,
+        )
+
+    def _is_row_timed(self, relation: Relation, *, has_times: bool) -> bool:
+        """True if edges get the times of their source rows: the rows have times, and the edges have none."""
+        source = self._graph.nodes.get(relation[0])
+        row_time = None if source is None else source.time
+        return row_time is not None and not has_times and self._options.edge_names.takes_times
+
+    def task(self, name: str, entry: TaskEntry) -> KeyedTask:
+        """Open the tables of a task, and find their columns."""
+        graph = self._graph
+        if graph.dangling == "node":
+            raise SourceError(
+                f"{graph.path}: dangling: node makes a node for each key that no row has, and a row to predict "
+                f"(tables.{name}) needs a row of its node; write dangling: drop, or error"
+            )
+        parts: list[KeyedRows] = []
+        files: dict[Path, str] = {}
+        for part, rows in entry.parts.items():
+            where = graph.where("tables", name, part)
+            with graph.naming("tables", name, part, "file"):
+                table = rows.table or open_table(rows.file)
+            if (other := files.setdefault(table.path, part)) != part:
+                raise SourceError(
+                    f"{where}: its file is that of {other}, {table.path}; each part has rows of its own"
+                )
+            labels = (
+                None
+                if rows.label is None
+                else label_choice(rows.label, f"{where}.label", self._options.labels_as)
+            )
+            roles = [("node", rows.node), ("time", rows.time), ("weight", rows.weight)]
+            roles += [("label", column) for column in (labels.columns if labels is not None else ())]
+            for role, column in roles:
+                _require_column(table, column, f"{where}.{role}")
+            parts.append(
+                KeyedRows(
+                    name=f"{name}.{part}",
+                    table=table,
+                    node=rows.node,
+                    time=rows.time,
+                    labels=labels,
+                    weight=rows.weight,
+                )
+            )
+        _refuse_unlike(parts, graph.where("tables", name))
+        return KeyedTask(
+            name=name, node_type=entry.type, where=graph.where("tables", name), parts=tuple(parts)
         )
 
     def _has_key(self, name: str) -> bool:
@@ -257,6 +326,33 @@ class _Opening:
             return read_split_files(path, num_nodes=num_nodes, budget_bytes=self._options.budget_bytes)
 
 
+def _require_column(table: NumberTable, column: str | None, where: str) -> None:
+    """Raise SourceError if a table lacks the column that the description names at ``where``."""
+    if column is not None and column not in table.names:
+        raise SourceError(
+            f"{where} is {shown(column)}; the columns of {table.path} are {listed(table.names)}"
+        )
+
+
+def _refuse_unlike(parts: Sequence[KeyedRows], where: str) -> None:
+    """Raise SourceError if some parts of a task have times and others none, or labels have several columns."""
+    first = parts[0]
+    for rows in parts[1:]:
+        if (rows.time is None) != (first.time is None):
+            lacking, timed = (rows, first) if rows.time is None else (first, rows)
+            raise SourceError(
+                f"{where}: {timed.name} has times and {lacking.name} has none; name the column of times of "
+                f"{lacking.table.path} with time: COLUMN"
+            )
+    labelled = [rows for rows in parts if rows.labels is not None]
+    for rows in labelled[1:]:
+        if rows.labels != labelled[0].labels:
+            raise SourceError(
+                f"{where}: the labels of {rows.name} and {labelled[0].name} are described differently; all parts have "
+                "one column of labels, of one name"
+            )
+
+
 def _refuse_ids(table: NumberTable, where: str) -> None:
     """Raise SourceError if a table without a named key has numbers as ids, which are not the numbers of its rows.
 
@@ -311,7 +407,10 @@ def label_choice(given: object, where: str, labels_as: LabelsAs | None) -> Label
 
 
 def _kinds(
-    graph: GraphYaml, tables: Mapping[str, NumberTable], relations: Sequence[KeyedRelation]
+    graph: GraphYaml,
+    tables: Mapping[str, NumberTable],
+    relations: Sequence[KeyedRelation],
+    tasks: Sequence[KeyedTask],
 ) -> dict[str, KeyKind]:
     """Return the kind of keys of each type with keys. Raises SourceError if columns of one type disagree."""
     places: dict[str, list[tuple[str, NumberTable, str]]] = {}
@@ -324,6 +423,11 @@ def _kinds(
         for name, column in each.table.key_columns:
             table = each.table.edges.table
             places.setdefault(name, []).append((column_where(table, column), table, column))
+    for task in tasks:
+        if task.node_type in places:
+            places[task.node_type] += [
+                (column_where(rows.table, rows.node), rows.table, rows.node) for rows in task.parts
+            ]
     kinds: dict[str, KeyKind] = {}
     for name, found in places.items():
         try:

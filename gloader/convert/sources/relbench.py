@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.options import SourceOptions
-    from gloader.convert.sources.relbench_manifest import Database, Task
+    from gloader.convert.sources.relbench_manifest import Database, DatabaseTask
     from gloader.convert.sources.relbench_tables import Rows
 
 _NO_SPLIT: Final = Splits(**{part: np.empty(0, np.int64) for part in ("train", "valid", "test")})
@@ -122,7 +122,7 @@ def source_paths(argument: str, options: SourceOptions) -> list[Path]:
 
 
 def _nodes(
-    rows: Rows, database: Database, tasks: Sequence[Task], notes: ColumnNotes, budget_bytes: int
+    rows: Rows, database: Database, tasks: Sequence[DatabaseTask], notes: ColumnNotes, budget_bytes: int
 ) -> NodeSource:
     """Return a table as a node type, with its columns as features."""
     entry, table = rows.entry, rows.table
@@ -134,23 +134,17 @@ def _nodes(
     is_fitted = None if rows.times is None else rows.times <= database.valid_time // MICROSECONDS
     columns = default_columns(table, names, num_rows=rows.num_rows, is_fitted=is_fitted)
     notes.add(_line(rows, columns.left_out, hidden), table, roles)
-    if not columns.specs:
-        return NodeSource(
-            name=entry.name,
-            num_nodes=rows.num_rows,
-            features=_ones(rows.num_rows),
-            keys=rows.node_keys(),
-            row_times=rows.times,
+    features, encoders = _ones(rows.num_rows), None
+    if columns.specs:
+        features, encoders = encoded_features(
+            table,
+            columns.specs,
+            num_rows=rows.num_rows,
+            train_rows=is_fitted,
+            budget_bytes=budget_bytes,
+            notes=notes,
+            what=f"features of {entry.name}",
         )
-    features, encoders = encoded_features(
-        table,
-        columns.specs,
-        num_rows=rows.num_rows,
-        train_rows=is_fitted,
-        budget_bytes=budget_bytes,
-        notes=notes,
-        what=f"features of {entry.name}",
-    )
     return NodeSource(
         name=entry.name,
         num_nodes=rows.num_rows,

@@ -42,9 +42,7 @@ class TableEntry:
     name: str
     key: str | None = None  # the column of primary keys
     time: str | None = None  # the column of the rows' times
-    parents: Mapping[str, str] = field(
-        default_factory=dict
-    )  # by column of foreign keys, the table that they name
+    parents: Mapping[str, str] = field(default_factory=dict)  # the named table, by column of foreign keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +62,15 @@ class Database:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class DatabaseTask:
     """A task of a database."""
 
     name: str
     folder: Path
     kind: TaskKind
     type: TaskType
-    tables: tuple[
-        str, ...
-    ]  # the table of the rows to predict; of a recommendation, also that of the destinations
+    # The table of the rows to predict. A recommendation also has the table of the destinations.
+    tables: tuple[str, ...]
     columns: tuple[str, ...]  # the columns of the task's files with the rows of ``tables``
     target: str | None  # the column of labels; None for a recommendation
     time: str | None  # the column of times
@@ -117,7 +114,7 @@ def read_database(folder: Path) -> Database:
     )
 
 
-def read_tasks(database: Database, names: tuple[str, ...] | None) -> tuple[Task, ...]:
+def read_tasks(database: Database, names: tuple[str, ...] | None) -> tuple[DatabaseTask, ...]:
     """Return the tasks with the ``names``, or all tasks of the folder for None, in the order of their names.
 
     Raises
@@ -164,7 +161,7 @@ def _table(name: str, given: object, path: Path) -> TableEntry:
     )
 
 
-def _task(name: str, database: Database) -> Task:
+def _task(name: str, database: Database) -> DatabaseTask:
     """Return a task with RelBench's defaults: an autocomplete task has the key and time of its table."""
     folder = database.folder / "tasks" / name
     path = folder / MANIFEST
@@ -192,7 +189,7 @@ def _task(name: str, database: Database) -> Task:
             raise SourceError(
                 f"{path}: {word} is {shown(value)}; a {kind} task of type {task_type} names a column"
             )
-    return Task(
+    return DatabaseTask(
         name=name,
         folder=folder,
         kind=kind,

@@ -15,15 +15,15 @@ import numpy as np
 
 from gloader.convert.keys.values import key_chunk
 from gloader.convert.readers.column_names import listed
-from gloader.convert.readers.kept_rows import kept_rows
+from gloader.convert.readers.node_arrays import require_memory
 from gloader.convert.readers.parquet_table import open_parquet_table
 from gloader.convert.readers.table_streams import placed_columns, regroup
+from gloader.convert.readers.typed_table import kept_rows
 from gloader.convert.source import EdgeChunk, EdgeStream, NodeKeys, RelationSource
 from gloader.core.keys import KEY_BYTES
 from gloader.core.malformed import shown
-from gloader.core.units import format_bytes
 from gloader.dataset.column_values import MICROSECONDS, times
-from gloader.errors import BudgetError, SourceError
+from gloader.errors import SourceError
 from gloader.types import NO_TIME
 
 if TYPE_CHECKING:
@@ -52,14 +52,11 @@ class Rows:
     entry: TableEntry
     table: NumberTable
     num_rows: int  # N
-    times: IdArray | None = (
-        None  # (N,) int64 seconds, rounded down, `NO_TIME` where missing; None without a column
-    )
+    # (N,) int64 seconds, rounded down, `NO_TIME` where missing; None without a column of times
+    times: IdArray | None = None
     # (N,) the keys in ascending order, and (N,) their rows. None means that row i has the key i.
     keys: tuple[IdArray, IdArray] | None = None
-    left_out: tuple[
-        str, ...
-    ] = ()  # texts on rows that are no nodes, such as "3 rows of visits without a time"
+    left_out: tuple[str, ...] = ()  # texts on rows that are no nodes: "3 rows of visits without a time"
 
     @property
     def held_bytes(self) -> int:
@@ -150,33 +147,24 @@ class ForeignKey:
     column: str
     parent: Rows
     num_edges: int  # rows with a foreign key of the parent
-    num_missing: int  # rows without a foreign key
-    num_dangling: int  # rows with a foreign key that no row of the parent has
-    first_dangling: tuple[int, int] | None  # row and key of the first of them
-
-    @property
-    def note(self) -> str:
-        """The receipt's text on rows that make no edge, empty if all make one."""
-        texts = [f"{self.num_missing:,} without a key"] if self.num_missing else []
-        if self.first_dangling is not None:
-            row, key = self.first_dangling
-            texts.append(f"{self.num_dangling:,} dangling, first {key} in row {row:,}")
-        return f"{self.column} of {self.child.table.path.name}: {', '.join(texts)}" if texts else ""
+    note: str  # the receipt's text on rows that make no edge, empty if all make one
 
     def relations(self) -> tuple[RelationSource, RelationSource]:
         """Return the relation to the parent, and the one back."""
-        child, parent = self.child.entry.name, self.parent.entry.name
-        path = self.child.table.path
+        child, parent, path = self.child.entry.name, self.parent.entry.name, self.child.table.path
+        forth, back = (child, f"f2p_{self.column}", parent), (parent, f"p2f_{self.column}", child)
         return (
             RelationSource(
-                relation=(child, f"f2p_{self.column}", parent),
+                relation=forth,
                 edges=self._stream(is_back=False),
                 edge_file=path,
+                is_row_timed=self.child.times is not None,
             ),
             RelationSource(
-                relation=(parent, f"p2f_{self.column}", child),
+                relation=back,
                 edges=self._stream(is_back=True),
                 edge_file=path,
+                is_row_timed=self.parent.times is not None,
             ),
         )
 
@@ -198,27 +186,25 @@ class ForeignKey:
 
 
 def foreign_key(child: Rows, column: str, parent: Rows) -> ForeignKey:
-    """Count the rows of a column of foreign keys. Raises SourceError for a value that is no whole number."""
+    """Count the rows of a column of foreign keys: with a key of the parent, missing ones, and dangling ones.
+
+    Raises SourceError for a value that is no whole number.
+    """
     num_edges = num_missing = num_dangling = done = 0
-    first: tuple[int, int] | None = None
+    first = ""
     for keys, is_there in whole_numbers(child.table, column):
         is_dangling = is_there & (parent.find(keys) < 0)
-        if first is None and is_dangling.any():
+        if not num_dangling and is_dangling.any():
             row = int(is_dangling.argmax())
-            first = done + row, int(keys[row])
+            first = f"first {keys[row]} in row {done + row:,}"
         num_missing += int(np.count_nonzero(~is_there))
         num_dangling += int(np.count_nonzero(is_dangling))
         num_edges += int(np.count_nonzero(is_there & ~is_dangling))
         done += len(keys)
-    return ForeignKey(
-        child=child,
-        column=column,
-        parent=parent,
-        num_edges=num_edges,
-        num_missing=num_missing,
-        num_dangling=num_dangling,
-        first_dangling=first,
-    )
+    texts = [f"{num_missing:,} without a key"] if num_missing else []
+    texts += [f"{num_dangling:,} dangling, {first}"] if num_dangling else []
+    note = f"{column} of {child.table.path.name}: {', '.join(texts)}" if texts else ""
+    return ForeignKey(child=child, column=column, parent=parent, num_edges=num_edges, note=note)
 
 
 def _matches(child: Rows, column: str, parent: Rows) -> Iterator[tuple[IdArray, IdArray]]:
@@ -300,13 +286,3 @@ def _keys(table: TypedTable, column: str, budget_bytes: int) -> tuple[IdArray, I
             f"{shown(column)}; each row has a key of its own"
         )
     return values, order
-
-
-def require_memory(needed: int, what: str, budget_bytes: int) -> None:
-    """Raise BudgetError if ``needed`` bytes for ``what`` do not fit the budget."""
-    if needed > budget_bytes:
-        raise BudgetError(
-            f"{what} take {format_bytes(needed)}; the memory budget is {format_bytes(budget_bytes)}. Raise "
-            f"--memory-budget to at least {format_bytes(needed)}",
-            short_bytes=needed - budget_bytes,
-        )

@@ -14,12 +14,12 @@ import numpy as np
 
 from gloader.convert.columns.label_columns import read_label_columns
 from gloader.convert.readers.column_names import listed
-from gloader.convert.readers.node_arrays import count_classes
+from gloader.convert.readers.node_arrays import count_classes, require_memory
 from gloader.convert.readers.parquet_table import open_parquet_table
 from gloader.convert.readers.parted_table import PartedTable
 from gloader.convert.readers.table_streams import ColumnNotes, placed_columns, regroup
 from gloader.convert.source import LinkChunk, LinkSource, LinkStream, TaskSource
-from gloader.convert.sources.relbench_tables import integers, require_memory, whole_numbers
+from gloader.convert.sources.relbench_tables import integers, whole_numbers
 from gloader.core.malformed import shown
 from gloader.dataset.column_values import MICROSECONDS, is_list, times
 from gloader.dataset.values import label_kind_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gloader.convert.options import LabelsAs
     from gloader.convert.readers.table_streams import NumberTable
-    from gloader.convert.sources.relbench_manifest import Database, Task, TaskType
+    from gloader.convert.sources.relbench_manifest import Database, DatabaseTask, TaskType
     from gloader.convert.sources.relbench_tables import Rows
     from gloader.dataset.column_values import Place
     from gloader.dataset.values import LabelKind
@@ -55,7 +55,7 @@ _ALLOWED: Final = {"binary": "0 and 1", "multilabel": "lists of 0 and 1"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskParts:
-    """The tables of one task, and what the receipt says on it."""
+    """The tables of one task, and texts on it for the receipt."""
 
     tables: tuple[TaskSource, ...] = ()
     links: tuple[LinkSource, ...] = ()
@@ -63,7 +63,7 @@ class TaskParts:
 
 
 def task_parts(
-    task: Task, database: Database, rows: Mapping[str, Rows], *, budget_bytes: int, notes: ColumnNotes
+    task: DatabaseTask, database: Database, rows: Mapping[str, Rows], *, budget_bytes: int, notes: ColumnNotes
 ) -> TaskParts:
     """Read a task's files. Raises SourceError for a malformed file, and BudgetError for labels beyond the budget."""
     tables, unused = {}, []
@@ -81,7 +81,7 @@ def task_parts(
     )
 
 
-def _require_columns(task: Task, table: NumberTable) -> None:
+def _require_columns(task: DatabaseTask, table: NumberTable) -> None:
     """Raise SourceError if a file lacks the column of nodes or of times. Destinations and labels may be masked."""
     for column in filter(None, (task.columns[0], task.time)):
         if column not in table.names:
@@ -90,7 +90,7 @@ def _require_columns(task: Task, table: NumberTable) -> None:
             )
 
 
-def _cure(task: Task, database: Database, file: str) -> str:
+def _cure(task: DatabaseTask, database: Database, file: str) -> str:
     """Return how to make a missing file, as the end of a text."""
     if task.kind == "external":
         return ", and RelBench has no query for its labels"
@@ -101,28 +101,15 @@ def _cure(task: Task, database: Database, file: str) -> str:
 
 
 def _row_parts(
-    task: Task, tables: Mapping[str, NumberTable], rows: Rows, budget_bytes: int, notes: ColumnNotes
+    task: DatabaseTask, tables: Mapping[str, NumberTable], rows: Rows, budget_bytes: int, notes: ColumnNotes
 ) -> tuple[TaskSource, ...]:
     """Return the task tables of a task on one table."""
     target = str(task.target)
     count = sum(table.count_rows() for table in tables.values())
     require_memory(_ROW_BYTES * count, f"the rows of {task.folder}", budget_bytes)
-    labelled = {part: table for part, table in tables.items() if target in table.names}
-    as_, kind = _KINDS[task.type]
-    labels: NDArray[Any] = np.empty(0)
-    names: tuple[str, ...] = ()
-    found = ColumnNotes()
-    if labelled:
-        whole = PartedTable(path=task.folder, parts=tuple(labelled.values()))
-        labels, names = read_label_columns(
-            whole, [target], as_=as_, num_rows=whole.count_rows(), budget_bytes=budget_bytes, notes=found
-        )
-        if kind in _ALLOWED and label_kind_of(labels) != kind:
-            raise SourceError(
-                f"{task.folder}: the labels of a task of type {task.type} are {_ALLOWED[kind]}, and column "
-                f"{shown(target)} has other values"
-            )
-    notes.lines.extend(f"{task.type} {line}" for line in found.lines)
+    labelled = tuple(table for table in tables.values() if target in table.names)
+    labels, names = _labels(task, target, labelled, budget_bytes, notes) if labelled else (np.empty(0), ())
+    num_classes = max(count_classes(labels), len(names))
     sources, start = [], 0
     for part, table in tables.items():
         count = table.count_rows()
@@ -131,14 +118,20 @@ def _row_parts(
         if task.time is not None:
             timed = placed_columns(table, [task.time], count)
             seconds = np.concatenate([np.empty(0, np.int64), *(_seconds(*each) for (each,) in timed)])
-        own = None
-        if part in labelled:
-            own, start = labels[start : start + count], start + count
         kept = nodes >= 0
+        of_labels: dict[str, Any] = {}
+        if target in table.names:
+            of_labels = {
+                "labels": labels[start : start + count][kept],
+                "label_kind": _KINDS[task.type][1],
+                "label_names": names,
+                "num_classes": num_classes,
+            }
+            start += count
         notes.add(
             f"{task.name}.{part}: {np.count_nonzero(kept):,} rows of {table.path.name}"
             + _left_out(int(np.count_nonzero(~kept)), rows.entry.name)
-            + (", without labels" if own is None else ""),
+            + ("" if of_labels else ", without labels"),
             table,
             [task.columns[0], task.time, target],
         )
@@ -148,14 +141,29 @@ def _row_parts(
                 node_type=rows.entry.name,
                 nodes=nodes[kept],
                 times=None if seconds is None else seconds[kept],
-                labels=None if own is None else own[kept],
-                label_kind=None if own is None else kind,
-                label_names=() if own is None else names,
-                num_classes=0 if own is None else max(count_classes(labels), len(names)),
                 where=str(table.path),
+                **of_labels,
             )
         )
     return tuple(sources)
+
+
+def _labels(
+    task: DatabaseTask, target: str, parts: tuple[NumberTable, ...], budget_bytes: int, notes: ColumnNotes
+) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Return the labels of all ``parts``, one after the other, and the names of their classes or columns."""
+    as_, kind = _KINDS[task.type]
+    whole, found = PartedTable(path=task.folder, parts=parts, chosen=(target,)), ColumnNotes()
+    labels, names = read_label_columns(
+        whole, [target], as_=as_, num_rows=whole.count_rows(), budget_bytes=budget_bytes, notes=found
+    )
+    if kind in _ALLOWED and label_kind_of(labels) != kind:
+        raise SourceError(
+            f"{task.folder}: the labels of a task of type {task.type} are {_ALLOWED[kind]}, and column "
+            f"{shown(target)} has other values"
+        )
+    notes.lines.extend(f"{task.type} {line}" for line in found.lines)
+    return labels, names
 
 
 def _left_out(count: int, tables: str) -> str:
@@ -178,7 +186,7 @@ def _seconds(array: pa.Array[Any], place: Place) -> IdArray:
 
 
 def _link_parts(
-    task: Task,
+    task: DatabaseTask,
     tables: Mapping[str, NumberTable],
     rows: Mapping[str, Rows],
     notes: ColumnNotes,
@@ -215,7 +223,7 @@ class _Pairs:
     """The pairs in a file of a recommendation: each row has a source, a list of destinations, and perhaps a time."""
 
     table: NumberTable
-    task: Task
+    task: DatabaseTask
     first: Rows  # the table of the sources
     last: Rows  # the table of the destinations
 

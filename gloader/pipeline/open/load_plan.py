@@ -350,7 +350,7 @@ def sampler_for(topology: Topology | HeteroGraph, order: AnyOrder, settings: Loa
         order.seed,
         layout=sampling.layout,
         strategy=sampling.time_strategy,
-        bound=sampling.time_bound,
+        bound=sampling.bound,
         window=sampling.time_window,
         spec=sampling.sampler,
     )

@@ -51,7 +51,7 @@ _NODES: Final = 1 << 20  # nodes whose degrees are computed together
 _NODES_PER_CUT: Final = 1 << 16  # destinations that are cut into pieces together
 _LINE: Final = 16  # float32 values of a cache line: two threads never write to the same line
 # Row widths that have kernels with a loop of fixed length, which took 0.4 to 0.7 of the time at these widths.
-_FIXED_WIDTHS: Final = (4, 8, 16)
+FIXED_WIDTHS: Final = (4, 8, 16)
 
 
 def empty_rows(num_rows: int, width: int) -> Matrix:
@@ -212,7 +212,7 @@ def norm_scale(degrees: NDArray[np.floating[Any]], norm: Norm, *, add_self_loops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HopRule:
+class PassRule:
     """The computation of a pass for each receiving node."""
 
     stat: Statistic
@@ -220,7 +220,7 @@ class HopRule:
     adds_own: bool = False  # whether the node's own row of the table is the first term of its sum
 
 
-class OrderedRows(Protocol):
+class RowParts(Protocol):
     """Rows that are read in order, as a pass takes them."""
 
     @property
@@ -234,7 +234,7 @@ class OrderedRows(Protocol):
 
 
 def gather(
-    edges: HopEdges, rule: HopRule, table: Matrix, limits: PassLimits, *, into: Matrix | None = None
+    edges: HopEdges, rule: PassRule, table: Matrix, limits: PassLimits, *, into: Matrix | None = None
 ) -> Generator[tuple[int, Matrix]]:
     """Yield the rows of all destinations in consecutive chunks, each with its first row.
 
@@ -290,7 +290,7 @@ class _Rows:
     out : (n, w) the result's memory
     """
 
-    def __init__(self, rule: HopRule, start: int, out: Matrix) -> None:
+    def __init__(self, rule: PassRule, start: int, out: Matrix) -> None:
         self.start = start
         self.out = out
         self.is_new = True
@@ -310,10 +310,10 @@ class _Gather:
     table : (N, w) the sources' rows
     """
 
-    def __init__(self, rule: HopRule, table: Matrix) -> None:
+    def __init__(self, rule: PassRule, table: Matrix) -> None:
         self._rule = rule
         self._table = table
-        self._lanes = (0,) * table.shape[1] if table.shape[1] in _FIXED_WIDTHS else ()
+        self._lanes = (0,) * table.shape[1] if table.shape[1] in FIXED_WIDTHS else ()
 
     def add(self, piece: EdgePiece, rows: _Rows) -> None:
         """Add a piece's edges to ``rows``."""
@@ -347,7 +347,7 @@ class _Gather:
 
 
 def scatter(
-    edges: HopEdges, rule: HopRule, rows: OrderedRows, limits: PassLimits, *, into: Matrix | None = None
+    edges: HopEdges, rule: PassRule, rows: RowParts, limits: PassLimits, *, into: Matrix | None = None
 ) -> Generator[tuple[int, Matrix]]:
     """Yield the rows of all sources in consecutive chunks, each with its first row. They are complete at the first.
 
@@ -394,7 +394,7 @@ def column_ranges(width: int, threads: int) -> list[slice]:
     return [slice(start, min(start + share, width)) for start in range(0, width, share)]
 
 
-def _with_rows(pieces: Iterable[EdgePiece], rows: OrderedRows) -> Generator[tuple[EdgePiece, Matrix, bool]]:
+def _with_rows(pieces: Iterable[EdgePiece], rows: RowParts) -> Generator[tuple[EdgePiece, Matrix, bool]]:
     """Yield each piece with its destinations' rows, and whether it is their first piece."""
     is_new, part = True, empty_rows(0, rows.width)
     for piece in pieces:
@@ -415,7 +415,7 @@ def _scatter_columns(
         scatter_extremes(piece.indptr, piece.sources, part, stat == "max", *span, table)
 
 
-def _scatter_moments(edges: HopEdges, rows: OrderedRows, table: Matrix) -> None:
+def _scatter_moments(edges: HopEdges, rows: RowParts, table: Matrix) -> None:
     """Write the standard deviations of each source's destination rows to ``table``. One thread counts and computes."""
     seen = np.zeros(len(table), dtype=np.int64)
     means, squares = np.zeros(table.shape, dtype=np.float64), np.zeros(table.shape, dtype=np.float64)

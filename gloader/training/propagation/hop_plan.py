@@ -70,6 +70,7 @@ class HopPlan:
     write_s: float  # predicted seconds of the join: finished columns are read, and the result is written
     held_bytes: int  # memory at the peak
     budget_bytes: int
+    has_measured_rates: bool  # whether the seconds follow from rates that were measured on this disk
 
     @property
     def cost(self) -> HopCost:
@@ -168,6 +169,7 @@ class HopPlanner:
             / self.rates.read_bytes_per_s,
             held_bytes=budget_bytes - left + max(join_bytes, *(plan.held_bytes for plan in plans)),
             budget_bytes=budget_bytes,
+            has_measured_rates=self.rates.is_measured,
         )
 
     def _in_memory(self, budget_bytes: int, num_kept: int | None) -> tuple[PropagationPlan, ...] | None:

@@ -17,8 +17,8 @@ from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 from gloader.training.propagation.hop_pass import (
     HopEdges,
-    HopRule,
     PassLimits,
+    PassRule,
     empty_rows,
     gather,
     norm_scale,
@@ -53,7 +53,7 @@ class ReadableRows(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hops:
+class Repeats:
     """Repetitions of ``Z <- share S Z + (1 - share) Z_0``, in which all numbers are kept within a range."""
 
     number: int
@@ -68,7 +68,7 @@ def iterate(
     graph: Topology,
     first: ReadableRows,
     made: MadeRows,
-    hops: Hops,
+    hops: Repeats,
     *,
     width: int,
     memory_budget_bytes: int,
@@ -97,7 +97,7 @@ def iterate(
     degrees = edges.degrees("in", weighted=True)
     scale = norm_scale(degrees, "gcn", add_self_loops=hops.add_self_loops)
     del degrees
-    rule = HopRule(stat="mean", scale=scale, adds_own=hops.add_self_loops)
+    rule = PassRule(stat="mean", scale=scale, adds_own=hops.add_self_loops)
     share = np.float32(hops.share)
     for start in range(0, width, step):
         columns = slice(start, min(start + step, width))

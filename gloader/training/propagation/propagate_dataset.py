@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -23,11 +23,11 @@ from gloader.core.units import parse_bytes
 from gloader.dataset import Dataset
 from gloader.dataset.table_file import is_table_file
 from gloader.dataset.topology import open_hetero_topology
-from gloader.errors import ConfigError
+from gloader.errors import ConfigError, StoreOpenError
 from gloader.observe.compile_clock import compile_seconds
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.too_small import planned_within
-from gloader.ssd_store.cost.profile import remembered_profile
+from gloader.ssd_store.cost.profile import refresh_profile, remembered_profile
 from gloader.ssd_store.os_io import REAL_OS, OsIO, require_free_space, write_errors
 from gloader.ssd_store.write.atomic_file import require_file_target
 from gloader.ssd_store.write.new_directory import exists_error
@@ -58,6 +58,9 @@ if TYPE_CHECKING:
     StrPath = str | os.PathLike[str]
 
 _LOG = logging.getLogger(__name__)
+_PROBED_FROM_S: Final = (
+    30.0  # a run that is expected to take longer is worth a probe of its disk, which takes 3 s
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +213,11 @@ def make_hops(  # noqa: PLR0913 - each a setting
         run = _HopRun(dataset=dataset, out=out, request=request, work=work, progress=progress, os_io=os_io)
         planner = run.planner()
         plan = planned_within(planner.plan, memory_budget_bytes)
+        if plan.cost.seconds > _PROBED_FROM_S and not planner.rates.is_measured:
+            with suppress(StoreOpenError):
+                refresh_profile(work.path, os_io=os_io)
+            planner = run.planner()
+            plan = planned_within(planner.plan, memory_budget_bytes)
         on_plan(plan)
         with write_errors(work.path, "checking the free space", os_io=os_io):
             require_free_space(work.path, plan.disk_bytes - work.used_bytes, os_io=os_io)
@@ -359,4 +367,5 @@ def _rates(folder: Path) -> Rates:
     return Rates(
         read_bytes_per_s=profile.read_bytes_per_s,
         write_bytes_per_s=profile.write_bytes_per_s or usual.write_bytes_per_s,
+        is_measured=True,
     )

@@ -13,13 +13,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 import numpy as np
 
-from gloader.convert.read_ahead import ITEMS_AT_A_TIME, read_ahead
 from gloader.errors import ConfigError, StateError
+from gloader.observe.compile_clock import compile_seconds
 from gloader.observe.peak_memory import release_freed_memory
 from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.format.manifest import STORE_MANIFEST
@@ -28,8 +29,7 @@ from gloader.ssd_store.write.atomic_file import remove_tree, write_atomically
 from gloader.training.propagation.chains import INPUT_NAME
 from gloader.training.propagation.hop_pass import (
     HopEdges,
-    HopRule,
-    RowRing,
+    PassRule,
     empty_rows,
     gather,
     norm_scale,
@@ -41,7 +41,13 @@ from gloader.training.propagation.propagation_plan import (
     in_order,
     needs_scaling,
 )
-from gloader.training.propagation.state_rows import HeldRows, StoredRows, StoredWriter
+from gloader.training.propagation.state_rows import (
+    CutRows,
+    HeldMatrix,
+    StateRows,
+    StoredMatrix,
+    StoredWriter,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -127,7 +133,7 @@ class Pieces:
         while self._parts:
             rows = self._parts.pop()[1]
             # The input rows, which may be among the parts, are the caller's.
-            if isinstance(rows, HeldRows | StoredRows):
+            if isinstance(rows, HeldMatrix | StoredMatrix):
                 rows.close()
 
     def __enter__(self) -> Self:
@@ -176,144 +182,8 @@ def propagate(  # noqa: PLR0913 - independent keywords
     """
     if keep is not None and (np.diff(keep) <= 0).any():
         raise ConfigError("the kept rows are not ascending ids without repeats; pass numpy.unique(keep)")
-    run = _Run(graph, inputs, plan, add_self_loops, work, keep, dtype, on_progress, os_io)
+    run = _SlabRun(graph, inputs, plan, add_self_loops, work, keep, dtype, on_progress, os_io)
     return run.all_slabs(fingerprint)
-
-
-class Source:
-    """A state's rows as passes take them.
-
-    Parameters
-    ----------
-    rows : the rows
-    chunk_rows : rows of a read
-    owned : whether `close` closes the rows
-    """
-
-    def __init__(self, rows: RowInput, chunk_rows: int, *, owned: bool = True) -> None:
-        self.rows = rows
-        self.width = rows.width
-        self.bytes_read = 0  # bytes of rows that were read, of a file or of an input
-        self._chunk_rows = chunk_rows
-        self._owned = owned
-        self._ring = RowRing(rows.width, ITEMS_AT_A_TIME)
-
-    def chunks(self, into: Matrix | None = None) -> Generator[tuple[int, Matrix]]:
-        """Yield all rows in consecutive chunks, each with its first row; see `chunk`. Read rows are put into ``into``."""
-        num_rows, step = self.rows.num_rows, self._chunk_rows
-        spans = ((start, min(start + step, num_rows)) for start in range(0, num_rows, step))
-        parts = (
-            (start, self.chunk(start, stop, None if into is None else into[start:stop]))
-            for start, stop in spans
-        )
-        with read_ahead(parts, name="propagate-rows", is_on=not isinstance(self.rows, HeldRows)) as ahead:
-            yield from ahead
-
-    def chunk(self, start: int, stop: int, out: Matrix | None = None) -> Matrix:
-        """Return rows ``start`` to ``stop``: a view if they are held, else in ``out``.
-
-        Without ``out`` they are valid until `ITEMS_AT_A_TIME` later calls.
-        """
-        if isinstance(self.rows, HeldRows):
-            return self.rows.array[start:stop]
-        if out is None:
-            out = self._ring.take(stop - start)
-        before = getattr(self.rows, "bytes_read", 0)
-        self.rows.read(start, stop, out)
-        # An input that does not count its bytes has float32 rows.
-        self.bytes_read += getattr(self.rows, "bytes_read", out.nbytes + before) - before
-        return out
-
-    def table(self, scale: Matrix | None, *, may_change: bool) -> Matrix:
-        """Return all rows, times ``scale`` (N,), in memory.
-
-        Parameters
-        ----------
-        scale : a factor for each row, or None
-        may_change : whether held rows may be scaled in place, because this is their last use
-        """
-        if isinstance(self.rows, HeldRows) and scale is None:
-            return self.rows.array
-        held = isinstance(self.rows, HeldRows) and may_change and self._owned
-        table = (
-            self.rows.array
-            if isinstance(self.rows, HeldRows) and held
-            else empty_rows(self.rows.num_rows, self.width)
-        )
-        with closing(self.chunks(into=table)) as chunks:
-            for start, chunk in chunks:
-                if scale is not None:
-                    stop = start + len(chunk)
-                    np.multiply(chunk, scale[start:stop, None], out=table[start:stop])
-        return table
-
-    def scaled(self, scale: Matrix | None) -> _Scaled:
-        """Return the rows, times ``scale`` (N,), for reading in order."""
-        return _Scaled(self, scale)
-
-    def close(self) -> None:
-        """Close the rows. Idempotent."""
-        if isinstance(self.rows, HeldRows | _CutRows | StoredRows) and self._owned:
-            self.rows.close()
-
-
-class _Scaled:
-    """Rows times factors, for `scatter`."""
-
-    def __init__(self, source: Source, scale: Matrix | None) -> None:
-        self.width = source.width
-        self._source = source
-        self._scale = scale
-        self._ring = RowRing(source.width, ITEMS_AT_A_TIME)
-
-    def part(self, start: int, stop: int) -> Matrix:
-        """Return rows ``start`` to ``stop``."""
-        rows = self._source.chunk(start, stop)
-        if self._scale is None:
-            return rows
-        # Held rows are not the caller's to change.
-        out = self._ring.take(stop - start) if isinstance(self._source.rows, HeldRows) else rows
-        return np.multiply(rows, self._scale[start:stop, None], out=out)
-
-
-class _CutRows:
-    """The columns of a slab, read from the file of all cut rows. Owns the open file until `close`.
-
-    The file has chunks of ``per_cut`` rows. Each chunk has the slabs one after another, and each slab its rows.
-
-    Parameters
-    ----------
-    values : the file's values
-    columns : the slab
-    per_cut : rows of a chunk
-    """
-
-    def __init__(self, values: StoredRows, columns: slice, per_cut: int) -> None:
-        self.num_rows = values.num_rows
-        self.width = columns.stop - columns.start
-        self._values = values
-        self._first = columns.start
-        self._per_cut = per_cut
-
-    @property
-    def bytes_read(self) -> int:
-        """Bytes that left the device."""
-        return self._values.bytes_read
-
-    def read(self, start: int, stop: int, out: Matrix) -> None:
-        """Read rows ``start`` to ``stop`` into ``out``."""
-        row = start
-        while row < stop:
-            begin = row // self._per_cut * self._per_cut
-            count = min(self._per_cut, self.num_rows - begin)
-            end = min(begin + count, stop)
-            first = begin * self._values.width + count * self._first + (row - begin) * self.width
-            self._values.read_values(first, out[row - start : end - start].reshape(-1))
-            row = end
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        self._values.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -322,10 +192,10 @@ class _Slab:
 
     root: HopState
     columns: slice
-    anchor: Source  # the input rows
+    anchor: StateRows  # the input rows
 
 
-class _Run:
+class _SlabRun:
     """One propagation. See `propagate` for the parameters."""
 
     def __init__(  # noqa: PLR0913 - the parameters of `propagate`
@@ -355,7 +225,7 @@ class _Run:
         self._scales: dict[HopStep, Matrix] = {}
         steps = (step for root in plan.trees.roots.values() for state in root.walk() for step in state.path)
         self._step_numbers = {step: number for number, step in enumerate(dict.fromkeys(steps))}
-        self._made: dict[tuple[str, int], HeldRows] = {}  # pieces in memory, by group and first column
+        self._made: dict[tuple[str, int], HeldMatrix] = {}  # pieces in memory, by group and first column
         # An output's rows on the SSD are also its state if they are all its rows, unrounded.
         self._shares_rows = keep is None and dtype == "float32"
         self._rows_read = self._rows_written = 0
@@ -367,7 +237,7 @@ class _Run:
 
     def all_slabs(self, fingerprint: str) -> Pieces:
         """Compute everything, and return the result."""
-        began = time.perf_counter()
+        began = time.perf_counter() - compile_seconds()
         if self._has_disk:
             self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
             if begun_widths(self._work, fingerprint) is None:
@@ -378,6 +248,10 @@ class _Run:
             root = self._trees.roots[name]
             waiting = [slab for slab in slabs if not self._is_done(root, slab)]
             self._num_done += sum(1 for _ in root.walk()) * (len(slabs) - len(waiting))
+            # A run that was killed after a slab's last piece may have left a state.
+            for state, slab in product(root.walk(), slabs):
+                if slab not in waiting:
+                    self._remove(self._path(state, slab, "state"))
             held = self._read_inputs(root, slabs, waiting)
             for slab in waiting:
                 rows = self._root_rows(root, slab, held, is_cut=len(slabs) > 1)
@@ -386,11 +260,13 @@ class _Run:
                     self._visit(_Slab(root=root, columns=slab, anchor=rows), root, rows)
                     self._rows_read += rows.bytes_read
             self._remove(self._path(root, slice(0, 0), "cut"))
-        return self._result(time.perf_counter() - began)
+        return self._result(time.perf_counter() - compile_seconds() - began)
 
     # The input rows.
 
-    def _read_inputs(self, root: HopState, slabs: tuple[slice, ...], waiting: list[slice]) -> HeldRows | None:
+    def _read_inputs(
+        self, root: HopState, slabs: tuple[slice, ...], waiting: list[slice]
+    ) -> HeldMatrix | None:
         """Read a type's input rows once: hold them, cut them into slabs, keep the result's rows, as far as needed."""
         rows = self._inputs[root.node_type]
         held = None
@@ -406,10 +282,10 @@ class _Run:
                 )
                 self._rows_written += 4 * rows.num_rows * rows.width
             if self._plan.is_held and waiting:
-                held = HeldRows(empty_rows(rows.num_rows, rows.width))
+                held = HeldMatrix(empty_rows(rows.num_rows, rows.width))
             if put is None and cut is None and held is None:
                 return None
-            source = Source(rows, self._plan.rows_per_cut, owned=False)
+            source = StateRows(rows, self._plan.rows_per_cut, owned=False)
             for start, chunk in stack.enter_context(closing(source.chunks())):
                 if put is not None:
                     put(start, chunk)
@@ -422,25 +298,25 @@ class _Run:
         release_freed_memory()
         return held
 
-    def _root_rows(self, root: HopState, slab: slice, held: HeldRows | None, *, is_cut: bool) -> Source:
+    def _root_rows(self, root: HopState, slab: slice, held: HeldMatrix | None, *, is_cut: bool) -> StateRows:
         """Return the input rows of a slab."""
         if held is not None:
-            return Source(held, self._plan.limits.rows)
+            return StateRows(held, self._plan.limits.rows)
         rows = self._inputs[root.node_type]
         if not is_cut:
-            return Source(rows, self._plan.limits.rows, owned=False)
-        values = StoredRows(
+            return StateRows(rows, self._plan.limits.rows, owned=False)
+        values = StoredMatrix(
             self._path(root, slice(0, 0), "cut"),
             num_rows=rows.num_rows,
             width=rows.width,
             ring_bytes=RING_BYTES,
             os_io=self._os_io,
         )
-        return Source(_CutRows(values, slab, self._plan.rows_per_cut), self._plan.rows_per_cut)
+        return StateRows(CutRows(values, slab, self._plan.rows_per_cut), self._plan.rows_per_cut)
 
     # The states of a slab.
 
-    def _visit(self, slab: _Slab, state: HopState, rows: Source | None) -> None:
+    def _visit(self, slab: _Slab, state: HopState, rows: StateRows | None) -> None:
         """Compute all states after ``state``, whose rows are ``rows``; None if they are on the SSD, perhaps."""
         self._advance()
         columns = slab.columns
@@ -463,7 +339,7 @@ class _Run:
                     self._forget(slab, state)
                 self._visit(slab, each, made)
 
-    def _close(self, slab: _Slab, source: Source) -> None:
+    def _close(self, slab: _Slab, source: StateRows) -> None:
         """Close a state's rows. The input rows stay open if every hop adds them."""
         if self._stays(source, slab):
             return
@@ -471,16 +347,16 @@ class _Run:
             self._rows_read += source.bytes_read
         source.close()
 
-    def _stays(self, source: Source, slab: _Slab) -> bool:
+    def _stays(self, source: StateRows, slab: _Slab) -> bool:
         """Return whether rows stay in use: the input rows, which ppr adds at every hop."""
         return source is slab.anchor and self._trees.spec.norm == "ppr"
 
-    def _make(self, slab: _Slab, source: Source, state: HopState, *, may_change: bool) -> Source | None:
+    def _make(self, slab: _Slab, source: StateRows, state: HopState, *, may_change: bool) -> StateRows | None:
         """Compute a state from the rows before it, and return its rows if they are in memory."""
         step, columns = state.path[-1], slab.columns
         scale = self._scale(step) if state.stat == "mean" else None
         factors = scale if needs_scaling(state, self._trees) else None
-        rule = HopRule(stat=state.stat, scale=scale, adds_own=self._adds_loops and state.stat == "mean")
+        rule = PassRule(stat=state.stat, scale=scale, adds_own=self._adds_loops and state.stat == "mean")
         edges, limits = self._edges[step.relation], self._plan.limits
         into, is_piece = None, False
         if self._plan.is_held:
@@ -512,10 +388,10 @@ class _Run:
         if into is None:
             return None
         if is_piece:
-            self._made[str(state.group), columns.start] = HeldRows(into)
-        return Source(HeldRows(into), limits.rows, owned=not is_piece)
+            self._made[str(state.group), columns.start] = HeldMatrix(into)
+        return StateRows(HeldMatrix(into), limits.rows, owned=not is_piece)
 
-    def _add_anchor(self, anchor: Source, start: int, chunk: Matrix) -> None:
+    def _add_anchor(self, anchor: StateRows, start: int, chunk: Matrix) -> None:
         """Replace ``chunk`` by the mean with the input rows that ppr takes."""
         alpha = np.float32(self._trees.spec.alpha)
         chunk *= np.float32(1) - alpha
@@ -560,20 +436,20 @@ class _Run:
             return (group, columns.start) in self._made
         return _exists(self._piece_path(group, columns))
 
-    def _stored(self, slab: _Slab, state: HopState) -> Source:
+    def _stored(self, slab: _Slab, state: HopState) -> StateRows:
         """Open a state's rows on the SSD."""
         if self._is_shared(state):
             path = self._piece_path(str(state.group), slab.columns)
         else:
             path = self._path(state, slab.columns, "state")
-        rows = StoredRows(
+        rows = StoredMatrix(
             path,
             num_rows=self._num_nodes[state.node_type],
             width=slab.columns.stop - slab.columns.start,
             ring_bytes=RING_BYTES,
             os_io=self._os_io,
         )
-        return Source(rows, self._plan.limits.rows)
+        return StateRows(rows, self._plan.limits.rows)
 
     def _forget(self, slab: _Slab, state: HopState) -> None:
         """Remove a state's rows from the SSD: nothing is computed from them any more."""
@@ -625,7 +501,7 @@ class _Run:
 
             yield put
         if not self._has_disk:
-            self._made[group, columns.start] = HeldRows(array)
+            self._made[group, columns.start] = HeldMatrix(array)
 
     @contextmanager
     def _state_writer(self, slab: _Slab, state: HopState) -> Generator[Callable[[int, Matrix], None]]:
@@ -660,7 +536,7 @@ class _Run:
                     rows = self._made[group, columns.start]
                 else:
                     width = columns.stop - columns.start
-                    stored = StoredRows(
+                    stored = StoredMatrix(
                         self._piece_path(group, columns),
                         num_rows=self._num_kept,
                         width=width,

@@ -32,8 +32,8 @@ FLOAT_BYTES: Final = 4
 # Memory of a file that is written, `array_writer.BUFFER_BYTES` twice, and of the buffer for what is read back.
 WRITER_BYTES: Final = 9 << 20
 RING_BYTES: Final = 2 << 20
-# Memory of heaps, stacks and page checksums that is not counted one by one: 6 MB were measured beyond the other bytes.
-_HEAP_BYTES: Final = 8 << 20
+# Memory of heaps, stacks and page checksums that is not counted one by one: 2 MB were measured beyond the other bytes.
+_HEAP_BYTES: Final = 6 << 20
 # A chunk of rows and a piece of edges take this part of the budget each. Larger ones than the limits are not faster.
 _BUFFER_PART: Final = 128
 _MAX_CHUNK_BYTES: Final = 4 << 20
@@ -51,9 +51,10 @@ _VECTORS: Final = (8, 4, 1)
 _EXTENT_BYTES: Final = 512 << 10
 
 # Processor time of a thread on this project's machine (2 cores, 24 GB): a gather of 16 M edges among 1 M nodes took
-# 0.09 s with 8 columns and 0.48 s with 128, which is a time for each edge and one for each value.
-EDGE_S: Final = 4e-9
-VALUE_S: Final = 0.21e-9
+# 0.09 s with 8 columns and 0.48 s with 128, and 32 M edges among 2 M nodes took 0.32 to 0.38 s with 8, and 1.6 s with
+# 128. So an edge takes a time, and each of its values.
+EDGE_S: Final = 6e-9
+VALUE_S: Final = 0.25e-9
 # Rates of an SSD of which no profile is known.
 READ_BYTES_PER_S: Final = 1.2e9
 WRITE_BYTES_PER_S: Final = 0.9e9
@@ -109,6 +110,7 @@ class Rates:
     write_bytes_per_s: float = WRITE_BYTES_PER_S
     edge_s: float = EDGE_S  # seconds of a thread for an edge
     value_s: float = VALUE_S  # seconds of a thread for one column of an edge
+    is_measured: bool = False  # whether the disk's rates were measured here; else they are usual ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,7 @@ class HopCost:
     rows_read: int = 0  # bytes of rows that are read
     rows_written: int = 0
     edges_read: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # without the compilation of kernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,14 +174,14 @@ def plan_propagation(  # noqa: PLR0913 - independent keywords
     BudgetError
         The budget is too small; the message has the least budget.
     """
-    planner = _Planner(trees, sizes, budget_bytes, num_kept, dtype, has_disk, threads, rates or Rates())
+    planner = _SlabPlanner(trees, sizes, budget_bytes, num_kept, dtype, has_disk, threads, rates or Rates())
     plans = list(planner.plans(budget_bytes, widths))
     if not plans:
         raise planner.too_small(budget_bytes, widths)
     return min(plans, key=lambda plan: plan.cost.seconds)
 
 
-class _Planner:
+class _SlabPlanner:
     """The sizes of one propagation, in different plans."""
 
     def __init__(

@@ -2,22 +2,27 @@
 
 On the SSD, all rows of a matrix are one sequence of values, cut into *blocks* of 1,024 values. A `FeatureStore` holds
 the blocks. So the reads of any range of rows are few and large, whatever the width of a row. Every page is verified,
-and the store's commit record shows that the matrix is complete.
+and the store's commit record shows that the matrix is complete. `StateRows` gives rows of either kind, or input rows,
+to passes.
 """
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import numpy as np
 
+from gloader.convert.read_ahead import ITEMS_AT_A_TIME, read_ahead
 from gloader.core.dtypes import STORED_DTYPES
 from gloader.ssd_store import FeatureStore
 from gloader.ssd_store.feature_store import FeatureWriter
 from gloader.ssd_store.os_io import REAL_OS
 from gloader.ssd_store.write.feature_column import cast_rows
+from gloader.training.propagation.hop_pass import RowRing, empty_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
     from types import TracebackType
 
@@ -48,7 +53,7 @@ class RowInput(Protocol):
         ...
 
 
-class HeldRows:
+class HeldMatrix:
     """Rows in memory.
 
     Parameters
@@ -140,7 +145,7 @@ class StoredWriter:
         self._writer.__exit__(kind, error, trace)
 
 
-class StoredRows:
+class StoredMatrix:
     """Rows of a `StoredWriter`, open for reading. Owns the open store until `close`.
 
     Parameters
@@ -180,3 +185,139 @@ class StoredRows:
     def close(self) -> None:
         """Close the store. Idempotent."""
         self._store.close()
+
+
+class StateRows:
+    """A state's rows as passes take them.
+
+    Parameters
+    ----------
+    rows : the rows
+    chunk_rows : rows of a read
+    owned : whether `close` closes the rows
+    """
+
+    def __init__(self, rows: RowInput, chunk_rows: int, *, owned: bool = True) -> None:
+        self.rows = rows
+        self.width = rows.width
+        self.bytes_read = 0  # bytes of rows that were read, of a file or of an input
+        self._chunk_rows = chunk_rows
+        self._owned = owned
+        self._ring = RowRing(rows.width, ITEMS_AT_A_TIME)
+
+    def chunks(self, into: Matrix | None = None) -> Generator[tuple[int, Matrix]]:
+        """Yield all rows in consecutive chunks, each with its first row; see `chunk`. ``into`` receives read rows."""
+        num_rows, step = self.rows.num_rows, self._chunk_rows
+        spans = ((start, min(start + step, num_rows)) for start in range(0, num_rows, step))
+        parts = (
+            (start, self.chunk(start, stop, None if into is None else into[start:stop]))
+            for start, stop in spans
+        )
+        with read_ahead(parts, name="propagate-rows", is_on=not isinstance(self.rows, HeldMatrix)) as ahead:
+            yield from ahead
+
+    def chunk(self, start: int, stop: int, out: Matrix | None = None) -> Matrix:
+        """Return rows ``start`` to ``stop``: a view if they are held, else in ``out``.
+
+        Without ``out`` they are valid until `ITEMS_AT_A_TIME` later calls.
+        """
+        if isinstance(self.rows, HeldMatrix):
+            return self.rows.array[start:stop]
+        if out is None:
+            out = self._ring.take(stop - start)
+        before = getattr(self.rows, "bytes_read", 0)
+        self.rows.read(start, stop, out)
+        # An input that does not count its bytes has float32 rows.
+        self.bytes_read += getattr(self.rows, "bytes_read", out.nbytes + before) - before
+        return out
+
+    def table(self, scale: Matrix | None, *, may_change: bool) -> Matrix:
+        """Return all rows, times ``scale`` (N,), in memory.
+
+        Parameters
+        ----------
+        scale : a factor for each row, or None
+        may_change : whether held rows may be scaled in place, because this is their last use
+        """
+        if isinstance(self.rows, HeldMatrix) and scale is None:
+            return self.rows.array
+        held = isinstance(self.rows, HeldMatrix) and may_change and self._owned
+        table = (
+            self.rows.array
+            if isinstance(self.rows, HeldMatrix) and held
+            else empty_rows(self.rows.num_rows, self.width)
+        )
+        with closing(self.chunks(into=table)) as chunks:
+            for start, chunk in chunks:
+                if scale is not None:
+                    stop = start + len(chunk)
+                    np.multiply(chunk, scale[start:stop, None], out=table[start:stop])
+        return table
+
+    def scaled(self, scale: Matrix | None) -> _Scaled:
+        """Return the rows, times ``scale`` (N,), for reading in order."""
+        return _Scaled(self, scale)
+
+    def close(self) -> None:
+        """Close the rows. Idempotent."""
+        if isinstance(self.rows, HeldMatrix | CutRows | StoredMatrix) and self._owned:
+            self.rows.close()
+
+
+class _Scaled:
+    """Rows times factors, for `scatter`."""
+
+    def __init__(self, source: StateRows, scale: Matrix | None) -> None:
+        self.width = source.width
+        self._source = source
+        self._scale = scale
+        self._ring = RowRing(source.width, ITEMS_AT_A_TIME)
+
+    def part(self, start: int, stop: int) -> Matrix:
+        """Return rows ``start`` to ``stop``."""
+        rows = self._source.chunk(start, stop)
+        if self._scale is None:
+            return rows
+        # Held rows are not the caller's to change.
+        out = self._ring.take(stop - start) if isinstance(self._source.rows, HeldMatrix) else rows
+        return np.multiply(rows, self._scale[start:stop, None], out=out)
+
+
+class CutRows:
+    """The columns of a slab, read from the file of all cut rows. Owns the open file until `close`.
+
+    The file has chunks of ``per_cut`` rows. Each chunk has the slabs one after another, and each slab its rows.
+
+    Parameters
+    ----------
+    values : the file's values
+    columns : the slab
+    per_cut : rows of a chunk
+    """
+
+    def __init__(self, values: StoredMatrix, columns: slice, per_cut: int) -> None:
+        self.num_rows = values.num_rows
+        self.width = columns.stop - columns.start
+        self._values = values
+        self._first = columns.start
+        self._per_cut = per_cut
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that left the device."""
+        return self._values.bytes_read
+
+    def read(self, start: int, stop: int, out: Matrix) -> None:
+        """Read rows ``start`` to ``stop`` into ``out``."""
+        row = start
+        while row < stop:
+            begin = row // self._per_cut * self._per_cut
+            count = min(self._per_cut, self.num_rows - begin)
+            end = min(begin + count, stop)
+            first = begin * self._values.width + count * self._first + (row - begin) * self.width
+            self._values.read_values(first, out[row - start : end - start].reshape(-1))
+            row = end
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._values.close()

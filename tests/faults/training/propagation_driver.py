@@ -21,7 +21,7 @@ from gloader.testing.faults import FaultyOS
 from gloader.training.propagation.chains import PropagateSpec, grow_chains
 from gloader.training.propagation.propagate_rows import propagate
 from gloader.training.propagation.propagation_plan import EdgeSizes, GraphSizes, plan_propagation
-from gloader.training.propagation.state_rows import HeldRows
+from gloader.training.propagation.state_rows import HeldMatrix
 from gloader.types import EDGE, NODE
 
 NODES, EDGES, WIDTH = 60, 300, 4
@@ -56,7 +56,7 @@ def compute(work: Path, os_io=REAL_OS):
     plan = plan_propagation(trees, sizes, budget_bytes=1 << 40, widths={NODE: 2}, num_kept=30, threads=1)
     with propagate(
         HeteroGraph.of_one_type(topology),
-        {NODE: HeldRows(x)},
+        {NODE: HeldMatrix(x)},
         plan,
         work=work,
         fingerprint="driver",

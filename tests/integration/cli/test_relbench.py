@@ -62,5 +62,4 @@ def test_movielens_is_three_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (np.diff(times) >= 0).all()
     with tables["test"].open(max_bytes=10**8) as reader:
         rows = reader.read(np.arange(tables["test"].num_rows))
-    assert rows.times is not None
-    np.testing.assert_array_equal(rows.times, times[rows.nodes])
+    np.testing.assert_array_equal(rows["times"], times[rows["nodes"]])

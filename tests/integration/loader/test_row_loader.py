@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,8 @@ import gloader
 from gloader import Dataset, HeteroLoader, Loader
 from gloader.errors import ChecksumError, ConfigError, StateError
 from gloader.pipeline import row_task
-from gloader.pipeline.row_task import distinct_nodes, row_ages
+from gloader.pipeline.row_task import RowTask, distinct_nodes, row_ages
+from gloader.pipeline.seeds import order_rows
 from gloader.testing.resume import batch_digest, check_resume
 from gloader.types import NO_TIME
 
@@ -190,10 +192,22 @@ def test_what_contradicts_a_table_is_refused(dataset: Dataset, given: dict[str, 
         open_loader(dataset, **given)
 
 
-def test_explicit_settings_of_time_win(dataset: Dataset) -> None:
-    with open_loader(dataset, time_bound="<", time_strategy="last") as loader:
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ({}, ("uniform", "<=")),
+        ({"time_bound": "<"}, ("uniform", "<")),
+        ({"time_strategy": "last"}, ("last", "<=")),
+        ({"time_strategy": "last", "time_bound": None}, ("last", "<=")),
+        ({"time_strategy": "last", "time_bound": "<"}, ("last", "<")),
+    ],
+)
+def test_explicit_settings_of_time_win(
+    dataset: Dataset, given: dict[str, Any], rule: tuple[str, str]
+) -> None:
+    with open_loader(dataset, **given) as loader:
         facts = loader.state_dict()["stream"]
-    assert (facts["time_strategy"], facts["time_bound"]) == ("last", "<")
+    assert (facts["time_strategy"], facts["time_bound"]) == rule
 
 
 def test_settings_of_a_run_name_the_time_strategy(dataset: Dataset) -> None:
@@ -245,3 +259,28 @@ def test_distinct_nodes_keep_the_order_of_their_first_rows() -> None:
     assert seeds is not None
     assert seeds.tolist() == [0, 1, 0, 2, 1]
     assert distinct_nodes(np.array([4, 2]))[1] is None
+
+
+def test_the_ranks_of_a_machine_divide_the_memory_for_rows(dataset: Dataset) -> None:
+    task = RowTask(dataset=dataset, table=dataset.task_table("churn"))
+    settings = gloader.config.LoaderSettings.of(fanouts=FANOUTS, batch_size=4)
+    order = order_rows(task.table.num_rows, settings.sampling, rank=0, world_size=2)
+    fits_once = int(task.table.num_bytes / row_task._HELD_SHARE)
+    with ExitStack() as stack:
+        alone, half = (task.open(stack, budget_bytes=fits_once, num_ranks=n, io="auto").table for n in (1, 2))
+        one, two = (task.bind(order, None, settings, stack, budget_bytes=10**9, num_ranks=n) for n in (1, 2))
+    assert alone.held_bytes == task.table.num_bytes < half.held_bytes  # the half has a buffer for reading
+    assert two.held_bytes == 2 * one.held_bytes > 0
+
+
+def test_row_times_of_all_types_share_the_memory_that_the_table_leaves(tmp_path: Path) -> None:
+    dataset = world(3, num_tables=4, most_rows=60, num_predicted=23).write(tmp_path / "d")
+    task = RowTask(dataset=dataset, table=dataset.task_table("task"))
+    sizes = [nodes.row_time_bytes for nodes in dataset.node_tables.values() if nodes.has_row_times]
+    fits = int((task.table.num_bytes + max(sizes)) / row_task._HELD_SHARE)
+    with ExitStack() as stack:
+        opened = task.open(stack, budget_bytes=fits, num_ranks=1, io="auto").row_times
+    held = [each.held_bytes for each in opened if each is not None]
+    assert len(held) == len(sizes) > 1
+    # Columns that are read page by page have a buffer of 2 MiB instead.
+    assert sum(num_bytes for num_bytes in held if num_bytes < 2**20) <= max(sizes)

@@ -524,14 +524,14 @@ def test_a_prediction_may_take_what_the_topology_leaves(communities, monkeypatch
     monkeypatch.setattr("gloader.training.open_model.HeteroInference", told)
     spec = ModelSpec(config=MODEL, in_dim=6, out_dim=3, num_layers=2, add_self_loops=True)
     with pytest.raises(ToldError, match=r"^1000000$"):
-        checkpoint = SimpleNamespace(spec=spec, model=spec.build, task="node")
+        checkpoint = SimpleNamespace(spec=spec, model=spec.build, task="node", table=None)
         predict(communities, checkpoint=checkpoint, memory_budget_bytes=10**6)
 
 
 def test_a_prediction_on_a_device_is_that_of_the_cpu(communities, monkeypatch) -> None:
     spec = ModelSpec(config=MODEL, in_dim=6, out_dim=3, num_layers=2, add_self_loops=True)
     model = spec.build()
-    checkpoint = SimpleNamespace(spec=spec, model=lambda: model, task="node")
+    checkpoint = SimpleNamespace(spec=spec, model=lambda: model, task="node", table=None)
     expected = predict(communities, checkpoint)
     opened = []
     monkeypatch.setattr(

@@ -7,6 +7,7 @@ import json
 import re
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -217,6 +218,55 @@ def test_a_task_without_test_labels_is_trained_and_its_rows_are_predicted(tmp_pa
     assert text.endswith("and none of table 'blind.test', which has no labels")
 
 
+def test_rows_without_a_label_are_predicted_and_not_scored(tmp_path) -> None:
+    kind, values = shop.labels()["past"]
+    numbers = np.arange(shop.NUM_CUSTOMERS)
+    is_known = (numbers < shop.PARTS["train"].stop) | (numbers % 3 == 1)
+    tables = {
+        f"gaps.{part}": {
+            "type": "customer",
+            "nodes": numbers[chosen],
+            "times": np.full(len(values[chosen]), 1000 * shop.DAY),
+            "labels": np.where(is_known, values, -1)[chosen],
+            "kind": kind,
+        }
+        for part, chosen in shop.PARTS.items()
+    }
+    with closing(shop.write_shop(tmp_path / "shop", tables=tables)) as dataset:
+        fit(dataset, "gaps", tmp_path / "run", loader=DRAWN.changed(batch_size=17))
+        rows = predicted(dataset, tmp_path / "run", "gaps.test")[:, 0]
+    chosen = shop.PARTS["test"]
+    right = (rows == values[chosen])[is_known[chosen]]
+    assert right.mean() > 0.9
+    assert _result(tmp_path / "run")["test_acc"] == pytest.approx(right.mean(), abs=1e-9)
+
+
+def test_a_network_that_reads_ages_needs_a_dataset_with_times_of_rows(typed, tmp_path) -> None:
+    fit(typed, "past", tmp_path / "run", optim=replace(OPTIM, epochs=1), loader=DRAWN)
+    with (
+        closing(shop.write_shop(tmp_path / "shop", row_time={})) as other,
+        pytest.raises(CheckpointError, match=r"reads the ages of rows of type order, and .* lacks times"),
+    ):
+        predicted(other, tmp_path / "run", "past.test")
+
+
+def test_classes_of_rows_are_counted_in_the_memory_of_an_evaluation(typed) -> None:
+    task = NodeTask.of(train.resolved_settings(settings("past"), typed), typed)
+    place: Any = SimpleNamespace(memory_budget_bytes=1000)
+    with pytest.raises(BudgetError, match="the scores and labels of 80 rows, with a metric of them, take"):
+        task.require_memory(None, place)
+
+
+def test_rows_are_evaluated_in_batches_of_all_ranks(typed) -> None:
+    """Draws depend on the batch, so the number of ranks does not change a score."""
+    run = train.resolved_settings(settings("past", loader=DRAWN.changed(batch_size=12)), typed)
+    rows = NodeTask.of(run, typed, world_size=3).rows
+    place: Any = SimpleNamespace(memory_budget_bytes=10**8)
+    inference: Any = rows.inference("test", place)
+    assert inference.settings.sampling.batch_size == 36
+    assert inference.settings.ranks.world_size == 1
+
+
 def test_several_runs_are_scored_on_the_same_trees(typed, tmp_path) -> None:
     fit(typed, "amount", tmp_path, runs=2, optim=replace(OPTIM, epochs=2), loader=DRAWN)
     labels = shop.labels()["amount"][1][shop.PARTS["test"]]
@@ -374,6 +424,22 @@ def test_tables_that_a_network_cannot_learn_together_are_refused(tmp_path, part,
         pytest.raises(ConfigError, match=message),
     ):
         NodeTask.of(settings("odd"), dataset)
+
+
+@pytest.mark.parametrize(
+    ("table", "given", "rule"),
+    [
+        ("past", {}, ("uniform", "<=")),
+        ("past", {"time_bound": "<"}, ("uniform", "<")),
+        ("past", {"time_strategy": "last"}, ("last", "<=")),
+        ("past", {"time_strategy": "last", "time_bound": "<"}, ("last", "<")),
+        (None, {}, ("none", "<")),
+    ],
+)
+def test_a_run_records_its_time_rule_and_given_settings_win(typed, table, given, rule) -> None:
+    run = replace(settings("past", loader=LOADER.changed(**given)), table=table)
+    sampling = train.resolved_settings(run, typed).loader.sampling
+    assert (sampling.time_strategy, sampling.time_bound) == rule
 
 
 def test_a_dataset_of_tables_alone_names_them(typed) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
+from tasks import task_arrays, write_tasks
 
 from gloader.cli.prediction_table import write_by_key
 from gloader.dataset.table_file import is_table_file
@@ -74,6 +75,26 @@ def test_classes_have_their_names_and_nodes_without_keys_their_ids(tmp_path: Pat
     assert table["id"].to_pylist() == list(range(N))
     assert table["class"].to_pylist() == classes.tolist()
     assert table["name"].to_pylist() == [("x", "y", "z")[each] for each in classes]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("has_keys", [False, True])
+@pytest.mark.parametrize("has_times", [False, True])
+def test_rows_of_a_table_have_the_names_of_their_nodes_and_their_times(
+    tmp_path: Path, suffix: str, has_keys: bool, has_times: bool
+) -> None:
+    arrays = task_arrays(90, num_nodes=40, times=has_times)
+    table = write_tasks(tmp_path / "d", {"t": arrays}).task_table("t")
+    order = np.random.default_rng(0).permutation(40)
+    given = nodes(KEYS["text"] if has_keys else None, order)
+    given.original_ids_of = lambda ids: order[ids]
+    write_by_key(tmp_path / f"p{suffix}", given, chunks(np.arange(90), 7), ["class"], table=table)
+    found = read(tmp_path / f"p{suffix}")
+    ids = order[arrays.nodes]
+    expected = {"key": KEYS["text"][ids]} if has_keys else {"id": ids}
+    expected |= {} if arrays.times is None else {"time": arrays.times}
+    expected["class"] = np.arange(90)
+    assert found.to_pydict() == {name: column.tolist() for name, column in expected.items()}
 
 
 def test_only_two_suffixes_are_tables(tmp_path: Path) -> None:

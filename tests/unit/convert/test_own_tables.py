@@ -17,7 +17,7 @@ from doc_blocks import ROOT, blocks_of
 
 import gloader
 from gloader.cli.main import main
-from gloader.errors import ConfigError, GraphError, SourceError, StoreExistsError
+from gloader.errors import ConfigError, GloaderError, GraphError, SourceError, StoreExistsError
 
 USERS, ITEMS, ORDERS = 40, 9, 200
 BUYS = ("user", "buys", "item")
@@ -390,3 +390,110 @@ def test_an_index_that_counts_the_rows_needs_no_key(tmp_path: Path) -> None:
         out=tmp_path / "out",
     )
     assert dataset.to_numpy()["features"]["user"].tolist() == [[1.0], [2.0], [3.0]]
+
+
+class TestTasks:
+    """`tables=` has the tasks of a ``graph.yaml``."""
+
+    @pytest.fixture
+    def parts(self) -> dict[str, pa.Table]:
+        train = {
+            "user_id": ["u000", "u003", "u000"],
+            "at": [5, 6, 7],
+            "y": ["a", "b", None],
+            "w": [0.5, 1.0, 2.0],
+        }
+        return {"train": pa.table(train), "test": pa.table({"user_id": ["u001"], "at": [8]})}
+
+    @staticmethod
+    def made(out: Path, users: Any, orders: Any, **tables: Any) -> gloader.Dataset:
+        entries = {part: {"table": table, "node": "user_id", "time": "at"} for part, table in tables.items()}
+        entries["train"] |= {"label": "y", "weight": "w"}
+        return gloader.prepare(
+            nodes={"user": {"table": users, "key": "user_id", "time": "age", "columns": ["age"]}},
+            edges={"buys": {"table": orders, "src": "user.user_id", "dst": "item.sku"}},
+            tables={"task": {"type": "user", **entries}},
+            dangling="drop",
+            out=out,
+        )
+
+    def test_streams_and_files_make_one_dataset(self, tmp_path: Path, parts: dict[str, pa.Table]) -> None:
+        given = shop()
+        (tmp_path / "files").mkdir()
+        for name, table in {**given, **parts}.items():
+            pacsv.write_csv(table, tmp_path / "files" / f"{name}.csv")
+        files = {name: tmp_path / "files" / f"{name}.csv" for name in ("train", "test")}
+        streams = {name: table.to_reader() for name, table in parts.items()}
+        of_files = self.made(tmp_path / "a", given["users"], given["orders"], **files)
+        of_streams = self.made(tmp_path / "b", given["users"], given["orders"], **streams)
+        assert of_files.fingerprint == of_streams.fingerprint
+        train, test = of_streams.task_tables.values()
+        assert (train.num_rows, train.label_names, train.has_weights) == (3, ("a", "b"), True)
+        assert (test.num_rows, test.label_kind, test.has_times) == (1, None, True)
+        assert of_streams.node_tables["user"].has_row_times
+        with train.open(max_bytes=10**6) as rows:
+            keys = of_streams.keys_of(rows.read(np.arange(3))["nodes"], "user")
+        assert keys.tolist() == ["u000", "u003", "u000"]
+
+    @pytest.mark.parametrize("order", ["none", "degree"])
+    def test_rows_and_edges_keep_their_times_in_any_order_of_nodes(self, tmp_path: Path, order: str) -> None:
+        random = np.random.default_rng(0)
+        when = [None if node % 7 == 0 else node * node % 83 for node in range(50)]
+        keys, rows = np.arange(50) + 100, random.integers(0, 50, 20)
+        dataset = gloader.prepare(
+            nodes={
+                "user": {
+                    "table": pa.table({"id": keys, "at": when}),
+                    "key": "id",
+                    "time": "at",
+                    "columns": ["id"],
+                }
+            },
+            edges={
+                ("user", "knows", "user"): pa.table(
+                    {"src": random.integers(100, 150, 300), "dst": random.integers(100, 150, 300)}
+                )
+            },
+            tables={"task": {"type": "user", "train": {"table": pa.table({"id": rows + 100}), "node": "id"}}},
+            order=order,
+            out=tmp_path / "out",
+        )
+        arrays = dataset.to_numpy()
+        known = [np.iinfo(np.int64).min if time is None else time for time in when]
+        nodes = arrays["features"][:, 0].astype(np.int64) - 100  # each node's row in the table
+        assert (nodes.tolist() == list(range(50))) == (order == "none")
+        assert arrays["row_time"].tolist() == [known[node] for node in nodes]
+        np.testing.assert_array_equal(arrays["edge_time"], arrays["row_time"][arrays["indices"]])
+        assert nodes[arrays["tables"]["task.train"]["nodes"]].tolist() == rows.tolist()
+
+    @pytest.mark.parametrize(
+        ("tables", "text"),
+        [
+            ([], ""),
+            (
+                [3],
+                r"gloader\.prepare: tables is \[3\]; it must list tasks, each with a type and the parts train,",
+            ),
+            ({"task": 3}, r"gloader\.prepare: tables\.task is 3; it must have type, train, valid, test"),
+            (
+                {"task": {"type": "user", "train": "t.csv"}},
+                r"tables\.task\.train has no node; a part is \{file: TABLE,",
+            ),
+            (
+                {"task": {"type": "user", "train": {"tabel": 3}}},
+                r"tables\['task'\]\['train'\] has the key 'tabel'",
+            ),
+        ],
+    )
+    def test_what_is_wrong_is_named_by_its_entry(self, tmp_path: Path, tables: Any, text: str) -> None:
+        given = shop()
+        nodes = {"user": {"table": given["users"], "key": "user_id", "labels": "churned", "columns": ["age"]}}
+        edges = {"buys": {"table": given["orders"], "src": "user.user_id", "dst": "item.sku"}}
+        if not text:
+            assert not gloader.prepare(
+                nodes=nodes, edges=edges, tables=tables, out=tmp_path / "out"
+            ).task_tables
+            return
+        with pytest.raises(GloaderError, match=text):
+            gloader.prepare(nodes=nodes, edges=edges, tables=tables, out=tmp_path / "out")
+        assert not list(tmp_path.iterdir())

@@ -7,7 +7,7 @@ import pytest
 
 import gloader
 
-PARSERS = {"json.loads", "json.load", "yaml.safe_load", "tomllib.loads"}
+PARSERS = {"json.loads", "json.load", "yaml.load", "yaml.safe_load", "tomllib.loads"}
 # What a process of this run wrote, and an error of ours around all of it would hide a defect of ours.
 OWN_MESSAGES = {
     "gloader/training/first_run.py",  # of its parent

@@ -298,7 +298,7 @@ def test_arrays_come_back_as_they_were_given(tmp_path: Path) -> None:
         moved.node_tables["node"].row_times, given.node_tables["node"].row_times[ids]
     )
     with moved.task_table("classes").open(max_bytes=0) as opened:
-        np.testing.assert_array_equal(ids[opened.read(np.arange(20)).nodes], tables["classes"].nodes)
+        np.testing.assert_array_equal(ids[opened.read(np.arange(20))["nodes"]], tables["classes"].nodes)
 
 
 def test_arrays_of_several_types_come_back_as_they_were_given(tmp_path: Path) -> None:
@@ -331,6 +331,21 @@ def test_arrays_of_several_types_come_back_as_they_were_given(tmp_path: Path) ->
         ({"t": {"nodes": [1], "type": "user"}}, SourceError, "no node type 'user'"),
         ({"t": {"nodes": [1], "weights": [-1.0]}}, SourceError, "row 0 has weight -1.0; weights are finite"),
         ({"t": {"nodes": [1], "labels": [0.5], "kind": "classes"}}, SourceError, "0.5"),
+        (
+            {"t": {"nodes": [1, 2], "times": [5, NO_TIME]}},
+            GraphError,
+            "times: row 1 is -9223372036854775808; times are seconds in",
+        ),
+        (
+            {"t": {"nodes": [1, 2], "labels": [0, 3], "num_classes": 3}},
+            SourceError,
+            r"row 1 has label 3; classes are 0\.\.2, and -1",
+        ),
+        (
+            {"t": {"nodes": [1, 2], "labels": [[0.5, 1], [2, np.inf]]}},
+            SourceError,
+            "row 1, column 1 has label inf; a label must be finite",
+        ),
     ],
 )
 def test_arrays_that_cannot_be_a_table_are_refused(

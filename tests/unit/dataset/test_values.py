@@ -199,6 +199,7 @@ USERS: dict[str, Callable[[Dataset], Any]] = {
         dataset,
         SimpleNamespace(  # type: ignore[arg-type]
             task="node",
+            table=None,
             spec=ModelSpec(
                 config=ModelConfig(), in_dim=3, out_dim=CLASSES, num_layers=1, add_self_loops=True
             ),

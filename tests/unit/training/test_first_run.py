@@ -30,6 +30,7 @@ from gloader.ssd_store import miss_sources
 from gloader.ssd_store.sweep import wanted_rows
 from gloader.training import compile_processes, first_run
 from gloader.training.compile_processes import CompileJob
+from gloader.training.propagation import hop_pass
 
 MB = 1_000_000
 SETTINGS = [
@@ -155,6 +156,25 @@ def test_a_rehearsal_of_several_machines_compiles_every_kernel_of_their_exchange
     # Of arriving rows; other kernels of this module are called by kernels.
     assert wanted_rows._list_positions.signatures
     assert wanted_rows._list_slots.signatures
+
+
+def test_a_rehearsal_of_a_propagation_has_slabs_of_every_kind(
+    dataset: Dataset, started: list[list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GLOADER_SPILL_DIR", str(tmp_path))
+    kinds, gather_sums = set(), hop_pass.gather_sums
+
+    def gather(indptr: Any, sources: Any, weights: Any, table: Any, lanes: Any, rows: Any) -> None:
+        # Edges in memory are read-only, others are copies.
+        kinds.add((len(lanes), sources.flags.writeable, len(weights) > 0))
+        gather_sums(indptr, sources, weights, table, lanes, rows)
+
+    monkeypatch.setattr(hop_pass, "gather_sums", gather)
+    with monkeypatch.context() as patch:
+        patch.setattr(first_run, "_is_compiled", lambda name: name != first_run._HOPS)
+        first_run.compile_first(dataset, None, says=lambda _: None, hops={"stats": ["mean", "max"]})
+    assert [json.loads(command[-1])["part"] for command in started] == ["rows", "hops"]
+    assert kinds == {(lanes, copied, True) for lanes in (0, 4, 8, 16) for copied in (False, True)}
 
 
 @pytest.mark.parametrize(

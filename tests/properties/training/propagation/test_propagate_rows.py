@@ -7,17 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from propagation_oracle import hop_columns, random_relation, sizes_of
 
+from gloader import Dataset
+from gloader.dataset.topology import open_hetero_topology
 from gloader.samplers.graph import HeteroGraph
 from gloader.training.propagation.chains import PropagateSpec, grow_chains
 from gloader.training.propagation.hop_pass import PassLimits
 from gloader.training.propagation.propagate_rows import propagate
-from gloader.training.propagation.propagation_plan import plan_propagation
-from gloader.training.propagation.state_rows import HeldRows
-from gloader.types import NODE
+from gloader.training.propagation.propagation_plan import GraphSizes, plan_propagation
+from gloader.training.propagation.state_rows import HeldMatrix
+from gloader.types import EDGE, NODE
 
 ENOUGH = 1 << 40
 # Sums of at most 60 terms, over 3 hops, in float32.
@@ -78,7 +81,7 @@ def columns(
     )
     if limits is not None:
         plan = replace(plan, limits=limits, rows_per_cut=limits.rows)
-    rows = {name: HeldRows(x) for name, x in inputs.items()}
+    rows = {name: HeldMatrix(x) for name, x in inputs.items()}
     with propagate(graph, rows, plan, add_self_loops=loops, keep=keep, work=work, dtype=dtype) as pieces:
         return trees, pieces.read(0, pieces.num_rows)
 
@@ -169,3 +172,37 @@ def test_bits_do_not_depend_on_slabs_and_the_disk(world, spec, width, keeps_some
                 np.testing.assert_array_equal(expected[:, :x], other[:, :x])
                 expected, other = expected[:, x:], other[:, x:]
             np.testing.assert_array_equal(expected.astype(dtype).astype(np.float32), other)
+
+
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_edges_on_the_ssd_make_the_bits_of_edges_in_memory(tmp_path, direction):
+    rng = np.random.default_rng(7)
+    num_nodes, num_edges, width = 3000, 20_000, 12
+    ends = np.sort(rng.integers(0, num_nodes, num_edges))
+    some = np.arange(3)
+    dataset = Dataset.from_numpy(
+        tmp_path / "data",
+        indptr=np.searchsorted(ends, np.arange(num_nodes + 1)),
+        indices=rng.integers(0, num_nodes, num_edges).astype(np.int32),
+        edge_weight=rng.random(num_edges).astype(np.float32),
+        features=rng.random((num_nodes, width)).astype(np.float32),
+        labels=np.zeros(num_nodes, dtype=np.int64), train=some[:1], valid=some[1:2], test=some[2:],
+    )  # fmt: skip
+    spec = PropagateSpec(hops=2, directions=(direction,), stats=("mean", "std"))
+    trees = grow_chains(spec, widths={NODE: width}, relations=(EDGE,), target=NODE)
+    plan = plan_propagation(trees, GraphSizes.of_dataset(dataset), budget_bytes=ENOUGH, widths={NODE: 4})
+    # A destination with more edges than a piece, and pages that two pieces share.
+    plan = replace(plan, limits=PassLimits(rows=700, edges=900, threads=2), rows_per_cut=1024)
+    found = []
+    for name, max_bytes in (("held", ENOUGH), ("paged", 0)):
+        with (
+            open_hetero_topology(dataset, max_bytes=max_bytes) as graph,
+            propagate(
+                graph, {NODE: HeldMatrix(dataset.labelled.all_features())}, plan, work=tmp_path / name
+            ) as pieces,
+        ):
+            found.append((pieces.read(0, num_nodes), pieces.cost.edges_read))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    # The degrees need sources and weights; and so do two means of each of three slabs. Deviations need sources.
+    assert found[0][1] == 0
+    assert found[1][1] == num_edges * (8 + 3 * (2 * 8 + 2 * 4))

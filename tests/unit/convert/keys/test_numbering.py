@@ -95,8 +95,8 @@ def test_a_key_without_a_node_is_refused_with_its_row(tmp_path: Path, budget: in
     used[wrong], used[3950] = "nobody", "nothing"
     text = (
         f"orders.csv, column user: row {wrong} has the key 'nobody', which no row of users.csv, column id has; add the "
-        "node, or say what becomes of such rows with `dangling: drop` (they are left out) or `dangling: node` (each "
-        "such key makes a node)"
+        "node, or say what becomes of such rows with `dangling: drop` (they are left out) or, without `tables`, "
+        "`dangling: node` (each such key makes a node)"
     )
     with pytest.raises(SourceError, match=f"^{re.escape(text)}$"):
         numbered(tmp_path, names(MANY), [names(3), used], budget=budget)

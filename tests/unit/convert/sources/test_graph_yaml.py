@@ -122,3 +122,58 @@ def test_what_is_wrong_is_named_by_file_and_key(folder, old, new, message):
     with pytest.raises(SourceError, match=re.escape(message)) as caught:
         read_graph_yaml(folder)
     assert str(caught.value).startswith(str(folder / "graph.yaml"))
+
+
+TASKS = """
+nodes:
+  user: {file: users.csv, key: user_id, time: signup}
+  place: {num_nodes: 7}
+edges:
+  user:lives:place: {file: lives.csv, src: who, dst: where}
+tables:
+  churn:
+    type: user
+    train: {file: train.csv, node: id, time: at, label: {column: y, as: classes}, weight: w}
+    test: {file: test/, node: id}
+  moved: {type: place, valid: {file: moved.csv, node: place}}
+"""
+
+
+def test_tasks_and_times_of_rows_are_read(tmp_path):
+    (tmp_path / "graph.yaml").write_text(TASKS)
+    graph = read_graph_yaml(tmp_path)
+    assert graph.is_keyed
+    assert graph.nodes["user"].time == "signup"
+    churn, moved = graph.tables["churn"], graph.tables["moved"]
+    assert (churn.type, list(churn.parts), list(moved.parts)) == ("user", ["train", "test"], ["valid"])
+    train, test = churn.parts.values()
+    assert (train.file, train.node, train.time, train.weight) == (tmp_path / "train.csv", "id", "at", "w")
+    assert (train.label, test.label, test.time) == ({"column": "y", "as": "classes"}, None, None)
+    assert {"train.csv", "test", "moved.csv"} <= {path.name for path in graph.files()}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("type: user\n", "type: person\n", "tables.churn.type is 'person'; it is the type of the nodes, one of those"),
+        ("    type: user\n", "", "tables.churn.type is None; it is the type of the nodes, one of those under nodes"),
+        ("valid: {", "val: {", "tables.moved has the key 'val'; allowed are type, train, valid, test"),
+        (", valid: {file: moved.csv, node: place}", "", "tables.moved has no part; add train: {file: TABLE, node:"),
+        ("file: moved.csv, ", "", "tables.moved.valid has no file; a part is {file: TABLE, node: COLUMN,"),
+        (", node: place", "", "tables.moved.valid has no node; a part is {file: TABLE, node: COLUMN,"),
+        (", node: place", ", node: 3", "tables.moved.valid.node is 3; it must be a name"),
+        (", node: place", ", key: place", "tables.moved.valid has the key 'key'; allowed are file, node, time, label"),
+        ("{file: moved.csv, node: place}", "moved.csv", "tables.moved.valid is 'moved.csv'; it must have file, node"),
+        ("{type: place, valid: {file: moved.csv, node: place}}", "3", "tables.moved is 3; it must have type, train"),
+        ("  moved:", "  mo__ved:", "tables.mo__ved: a task has a name of its own, of 1 to 100 of the characters"),
+        ("  moved:", "  Churn:", "tables.Churn: a task has a name of its own, of 1 to 100 of the characters"),
+        ("    test:", "    train:", "the key 'train' is there twice"),
+        ("file: users.csv, key: user_id, time: signup", "time: signup", "nodes.user.time is about a table of nodes"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_tasks_is_named_by_file_and_key(tmp_path, old, new, message):
+    assert old in TASKS
+    (tmp_path / "graph.yaml").write_text(TASKS.replace(old, new))
+    with pytest.raises(SourceError, match=re.escape(message)) as caught:
+        read_graph_yaml(tmp_path)
+    assert str(tmp_path / "graph.yaml") in str(caught.value)

@@ -19,7 +19,8 @@ from relbench_folders import (
     write_task,
 )
 
-from gloader.convert.options import PrepareOptions, SourceOptions
+from gloader.convert.csc.edge_rules import plan_relations
+from gloader.convert.options import PrepareOptions, SourceOptions, edge_shares
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source, source_files
 from gloader.convert.source_check import check_source
@@ -170,6 +171,28 @@ class TestRowsAndKeys:
         with pytest.raises(SourceError, match=text):
             opened(folder)
 
+    def test_a_reverse_edge_has_the_time_of_its_own_source_row(self, tmp_path):
+        source = opened(pair(tmp_path / "made"))
+        planned = [each.source for each in plan_relations(source, PrepareOptions(add_reverse=True))]
+        assert {each.relation[1]: each.edges.has_times for each in planned} == {
+            "f2p_user": True,
+            "p2f_user": False,
+            "rev_f2p_user": False,
+            "rev_p2f_user": False,
+        }
+        with pytest.raises(
+            ConfigError, match=r"^--edge-split: .*f2p_user.* have the times of their source rows"
+        ):
+            prepare(
+                source,
+                tmp_path / "out",
+                PrepareOptions(
+                    edge_split=edge_shares("60/20/20"),
+                    edge_split_relation="f2p_user",
+                    memory_budget_bytes=BUDGET,
+                ),
+            )
+
     def test_a_budget_that_is_too_small_names_a_sufficient_one(self, shop):
         options = SourceOptions(memory_budget_bytes=10_000)
         with pytest.raises(
@@ -302,7 +325,7 @@ class TestTasks:
         ):
             opened(shop, task_tables="customer-chrn")
         with pytest.raises(
-            ConfigError, match=r"--task-tables is about relbench:DIR, and 'builtin:digits' has no tasks"
+            ConfigError, match=r"--task-tables chooses tasks of relbench:DIR, and 'builtin:digits' is no such"
         ):
             open_source("builtin:digits", SourceOptions(task_tables="churn"))
 
@@ -404,9 +427,9 @@ class TestDataset:
             table = dataset.task_table(given.name)
             with table.open(max_bytes=BUDGET) as reader:
                 found = reader.read(np.arange(table.num_rows))
-            np.testing.assert_array_equal(found.nodes, given.nodes)
-            np.testing.assert_array_equal(found.times, given.times)
-            np.testing.assert_array_equal(found.labels, given.labels)
+            np.testing.assert_array_equal(found["nodes"], given.nodes)
+            np.testing.assert_array_equal(found["times"], given.times)
+            np.testing.assert_array_equal(found["labels"], given.labels)
         for each in source.nodes:
             found = dataset.node_tables[each.name].row_times
             assert (found is None) == (each.row_times is None)
