@@ -90,6 +90,19 @@ def test_rows_alone_give_what_a_batch_gives(make_block) -> None:
 
 
 @pytest.mark.parametrize("name", ["sign", "sgc"])
+def test_bfloat16_rounds_and_gradients_are_float32(name, make_block) -> None:
+    torch.manual_seed(0)
+    model, x = _build(name, batch_norm=name == "sign"), torch.randn(64, WIDTH)
+    blocks = [make_block([0] * 65, [], num_src=64)]
+    exact = model(x, blocks)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = model(x, blocks)
+    assert 0 < (found.float() - exact).norm() / exact.norm() < 4 * 2**-8
+    found.float().square().sum().backward()
+    assert {weight.grad.dtype for weight in model.parameters() if weight.grad is not None} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", ["sign", "sgc"])
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from gloader.dataset.verify import verify_dataset
 from gloader.errors import BudgetError, ConfigError, StateError, StoreExistsError, StoreWriteError
 from gloader.ssd_store.os_io import OsIO
 from gloader.training.propagation import hop_plan, propagate_dataset
-from gloader.training.propagation.hop_request import HopSettings
+from gloader.training.propagation.hop_request import HopSettings, kept_nodes, split_bytes
 from gloader.training.propagation.propagate_dataset import make_hops
 
 N, F, C = 250, 4, 3
@@ -341,6 +342,25 @@ def test_a_budget_that_is_too_small_names_one_that_is_enough(tmp_path: Path, dat
     enough = str(caught.value).partition('memory_budget="')[2].partition('"')[0]
     gloader.propagate(dataset, tmp_path / "hops", memory_budget=enough)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "hops"]
+
+
+def test_the_memory_of_the_kept_nodes_is_counted(tmp_path: Path) -> None:
+    count = 600_000  # so that a buffer for reading is small beside them
+    ids = np.random.default_rng(0).permutation(count)
+    dataset = make(
+        tmp_path / "d",
+        features=np.ones((count, 1), np.float32),
+        labels=ids % C,
+        **dict(zip(("train", "valid", "test"), np.array_split(ids, 3), strict=True)),
+    )
+    tracemalloc.start()
+    try:
+        nodes = kept_nodes(dataset, HopSettings(nodes="labelled"))
+        labels = dataset.labelled.labels_of(nodes)
+        assert len(labels) == count
+        assert 8 * count < tracemalloc.get_traced_memory()[1] < split_bytes(dataset)
+    finally:
+        tracemalloc.stop()
 
 
 class NoProgress:
