@@ -59,6 +59,7 @@ ModelName = Literal[
 ]
 HETERO_MODELS: Final = ("rsage", "rgcn", "rgat")  # models for graphs with several node types
 HOP_MODELS: Final = ("sign", "sgc")  # models for the datasets that `gloader propagate` makes
+HOPS_ENTRY: Final = "hops"  # metadata entry of these datasets: their groups of hop columns
 CORRECT_AND_SMOOTH: Final = "correct-and-smooth"  # an MLP whose outputs are improved by labels of neighbours
 MLP_MODELS: Final = ("mlp", CORRECT_AND_SMOOTH)  # models whose network reads no neighbours
 Layout = Literal["layered", "merged"]

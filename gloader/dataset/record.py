@@ -56,7 +56,6 @@ _OF_NODES: Final = ("features", "features.scale", *LABELS, "original_ids", *KEY_
 EDGE_COLUMNS: Final = ("edge_features", "edge_features.scale", "edge_time")
 _OF_EDGES: Final = (*EDGES, "edge_weight", *EDGE_COLUMNS)
 MATRICES: Final = ("features", "edge_features")  # feature matrices, whose rows may be divided over machines
-HOPS_ENTRY: Final = "hops"  # metadata entry of a dataset with hop columns, which `gloader propagate` makes
 LABELS_ENTRY: Final = "labels"  # metadata entry: {"kind": LabelKind, "names": [text, ...] or absent}
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, get_args
 
-from gloader.config import CORRECT_AND_SMOOTH, HETERO_MODELS, HOP_MODELS, TaskName
+from gloader.config import CORRECT_AND_SMOOTH, HETERO_MODELS, HOP_MODELS, HOPS_ENTRY, TaskName
 from gloader.core.flag_values import require_choice
-from gloader.dataset.record import HOPS_ENTRY
 from gloader.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:

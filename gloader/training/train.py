@@ -552,10 +552,11 @@ def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSetting
     if settings.table is not None:
         rule = dataset.task_table(f"{settings.table}.train").time_settings
     given, default = loader.sampling, SamplingSettings(**rule)
-    loader = loader.changed(
-        time_strategy=given.time_strategy if given.is_temporal else default.time_strategy,
-        time_bound=default.bound if given.time_bound is None else given.time_bound,
-    )
+    if given.is_temporal or default.is_temporal:
+        loader = loader.changed(
+            time_strategy=given.time_strategy if given.is_temporal else default.time_strategy,
+            time_bound=default.bound if given.time_bound is None else given.time_bound,
+        )
     settings = replace(settings, loader=loader)
     require_choice("task", settings.task, get_args(TaskName))
     is_of_nodes = settings.table is None

@@ -152,6 +152,8 @@ class HopPlanner:
                 for part in self.parts
             )
         output_bytes = self._output_bytes(num_kept)
+        # The join reads the finished columns from the work folder.
+        kept_bytes = is_kept * 4 * num_kept * sum(part.trees.width for part in self.parts)
         return HopPlan(
             request=request,
             num_rows=num_kept,
@@ -161,12 +163,8 @@ class HopPlanner:
             is_continued=any(widths is not None for widths in self.begun.values()),
             output_bytes=output_bytes,
             disk_bytes=output_bytes + sum(plan.disk_bytes for plan in plans),
-            write_s=output_bytes / self.rates.write_bytes_per_s
-            + is_kept
-            * 4
-            * num_kept
-            * sum(part.trees.width for part in self.parts)
-            / self.rates.read_bytes_per_s,
+            write_s=output_bytes * (1 / self.rates.write_bytes_per_s + self.rates.byte_s)
+            + kept_bytes * (1 / self.rates.read_bytes_per_s + self.rates.byte_s),
             held_bytes=budget_bytes - left + max(join_bytes, *(plan.held_bytes for plan in plans)),
             budget_bytes=budget_bytes,
             has_measured_rates=self.rates.is_measured,

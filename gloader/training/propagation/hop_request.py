@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from gloader.config import HOPS_ENTRY
 from gloader.core.dtypes import FEATURE_DTYPES
 from gloader.core.flag_values import require_choice
-from gloader.dataset.record import HOPS_ENTRY
 from gloader.errors import ConfigError
 from gloader.training.propagation.chains import PropagateSpec, default_norm, grow_chains, parse_norm
 from gloader.training.propagation.hop_rows import SPLITS, TABLE_DTYPES, HopGroup, spans
