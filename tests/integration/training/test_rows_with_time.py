@@ -433,7 +433,7 @@ def test_tables_that_a_network_cannot_learn_together_are_refused(tmp_path, part,
         ("past", {"time_bound": "<"}, ("uniform", "<")),
         ("past", {"time_strategy": "last"}, ("last", "<=")),
         ("past", {"time_strategy": "last", "time_bound": "<"}, ("last", "<")),
-        (None, {}, ("none", "<")),
+        (None, {}, ("none", None)),
     ],
 )
 def test_a_run_records_its_time_rule_and_given_settings_win(typed, table, given, rule) -> None:
