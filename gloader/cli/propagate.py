@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gloader.training.propagation.propagation_plan import HopCost
 
 _OBJECTS = ObjectSettings()
+_EXPECTED_FROM_S = 1.0  # opening and closing files takes parts of a second, which are not predicted
 _TOLD_FROM_S = 0.5  # the compilation of kernels is mentioned if it took more seconds than this
 _MOST_GROUPS = 12  # groups of columns on the screen; --json has all
 
@@ -188,9 +189,14 @@ def _planned(plan: "HopPlan", budget: int, *, is_typed: bool) -> dict[str, str]:
         f"{format_bytes(budget)}",
         "disk": f"{format_bytes(plan.disk_bytes)} at most, {format_bytes(plan.output_bytes)} in the end",
         "reads and writes": _traffic(cost),
-        "time": f"about {format_seconds(cost.seconds)} for the columns, {format_seconds(plan.write_s)} for the result, "
+        "time": f"{_expected(cost.seconds)} for the columns, {_expected(plan.write_s)} for the result, "
         f"at {'measured' if plan.has_measured_rates else 'usual'} rates of this disk",
     }
+
+
+def _expected(seconds: float) -> str:
+    """Return predicted seconds."""
+    return "under a second" if seconds < _EXPECTED_FROM_S else f"about {format_seconds(seconds)}"
 
 
 def _traffic(cost: "HopCost") -> str:
@@ -206,7 +212,7 @@ def _done(report: "HopReport") -> dict[str, str]:
     if report.compile_s > _TOLD_FROM_S:
         times.append(f"{format_seconds(report.compile_s)} for compiling kernels, once on a machine")
     times.append(f"{format_seconds(report.write_s)} for the result")
-    expected = f"predicted {format_seconds(predicted.seconds)} and {format_seconds(report.plan.write_s)}"
+    expected = f"predicted {_expected(predicted.seconds)} and {_expected(report.plan.write_s)}"
     return {
         "output": f"{report.path}, {format_bytes(report.output_bytes)}",
         "reads and writes": f"{_traffic(cost)}; predicted {_traffic(predicted)}",
