@@ -363,7 +363,9 @@ class Dataset:
         for full in (name, f"{name}.train"):
             if full in self.task_tables:
                 return self.task_tables[full]
-        available = ", ".join(map(repr, self.task_tables)) or "none; tables={NAME: ...} in Python makes some"
+        available = ", ".join(map(repr, self.task_tables)) or (
+            "none; `tables:` of graph.yaml, relbench:DIR and tables={NAME: ...} in Python make some"
+        )
         raise ConfigError(f"{self.location} has no table {name!r} of rows to predict; it has {available}")
 
     def feature_rows(self, *, edges: bool) -> tuple[FeatureRows, ...]:

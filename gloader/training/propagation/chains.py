@@ -98,9 +98,7 @@ def _require_known(setting: str, given: Sequence[str], known: Sequence[str]) -> 
     """Raise ConfigError unless ``given`` are different names among ``known``, at least one."""
     for name in given:
         if name not in known:
-            raise ConfigError(
-                f"{setting}: {name!r} is unknown{near_advice(name, known)}; use {', '.join(known)}"
-            )
+            raise ConfigError(f"{setting}: {name!r} is unknown; {near_advice(name, known)}")
     if not given or len(set(given)) < len(given):
         raise ConfigError(
             f"{setting} is {','.join(given)!r}; give one or more of {', '.join(known)}, each once"

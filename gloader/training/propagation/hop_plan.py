@@ -202,7 +202,7 @@ class HopPlanner:
         least, most = _CHUNK_BYTES
         chunk_bytes = min((budget_bytes - self.fixed_bytes() - _JOIN_BYTES) // _CHUNKS_HELD, most)
         chunk_rows, footer = max(max(chunk_bytes, least) // row_bytes, 1), 0
-        if bool(self.suffix):
+        if self.suffix:
             # Small row groups make a large footer. At the root, both take the same memory, whatever the columns.
             least, most = _GROUP_ROWS
             chunk_rows = min(max(math.isqrt(num_rows * _ENTRY_BYTES // (4 * _CHUNKS_HELD)), least), most)
@@ -225,7 +225,7 @@ class HopPlanner:
     def _output_bytes(self, num_rows: int) -> int:
         """Return the bytes on disk of the result."""
         settings, width = self.request.settings, self.request.width
-        if bool(self.suffix):
+        if self.suffix:
             value_bytes = (
                 _CSV_BYTES if self.suffix == ".csv" else STORED_DTYPES[settings.dtype].stored.itemsize
             )

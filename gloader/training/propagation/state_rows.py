@@ -239,14 +239,12 @@ class StateRows:
         scale : a factor for each row, or None
         may_change : whether held rows may be scaled in place, because this is their last use
         """
-        if isinstance(self.rows, HeldMatrix) and scale is None:
-            return self.rows.array
-        held = isinstance(self.rows, HeldMatrix) and may_change and self._owned
-        table = (
-            self.rows.array
-            if isinstance(self.rows, HeldMatrix) and held
-            else empty_rows(self.rows.num_rows, self.width)
-        )
+        held = self.rows.array if isinstance(self.rows, HeldMatrix) else None
+        if held is not None and scale is None:
+            return held
+        table = held if may_change and self._owned else None
+        if table is None:
+            table = empty_rows(self.rows.num_rows, self.width)
         with closing(self.chunks(into=table)) as chunks:
             for start, chunk in chunks:
                 if scale is not None:

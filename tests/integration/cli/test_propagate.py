@@ -93,7 +93,7 @@ def test_json_says_what_was_predicted_and_measured(
         (["t.csv"], "t.csv has the name of a table; write it with --out t.csv"),
         (["--out", "t.npy"], "--out t.npy is no .csv and no .parquet file"),
         (["hops", "--norm", "ppr"], "write ppr:0.15"),
-        (["hops", "--directions", "in,up"], "directions: 'up' is unknown"),
+        (["hops", "--directions", "in,up"], "directions: 'up' is unknown; allowed: in, out"),
         (["hops", "--hops", "0"], "--hops is 0; it must be 1 or more"),
         (["s3://bucket/hops"], "gloader propagate writes a folder"),
         (["hops", "--memory-budget", "1MB"], "Give --memory-budget"),

@@ -208,9 +208,9 @@ def test_several_types_have_a_group_for_each_metapath(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"hops": 0}, "hops is 0; it must be a whole number, 1 or more"),
-        ({"norm": "gnc"}, "norm: 'gnc' is unknown"),
+        ({"norm": "gnc"}, "norm: 'gnc' is unknown; did you mean 'gcn'\\?"),
         ({"norm": "ppr"}, "write ppr:0.15"),
-        ({"directions": ("up",)}, "directions: 'up' is unknown"),
+        ({"directions": ("up",)}, "directions: 'up' is unknown; allowed: in, out"),
         ({"stats": ("median",)}, "stats: 'median' is unknown"),
         ({"nodes": "some"}, "nodes='some' is not one of 'all', 'labelled'"),
         ({"dtype": "float64"}, "dtype='float64' is not one of"),
