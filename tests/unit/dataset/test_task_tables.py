@@ -80,7 +80,7 @@ def test_an_unknown_table_is_told_with_those_there_are(tmp_path: Path, dataset: 
         dataset.task_table("chrn")
     with pytest.raises(ConfigError, match="by the name of a task table, not by a ndarray"):
         dataset.task_table(np.arange(3))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="it has none; `tables:` of graph.yaml, relbench:DIR and tables="):
+    with pytest.raises(ConfigError, match=r"it has none; `tables:` of graph\.yaml, relbench:DIR and tables="):
         write_tasks(tmp_path / "d", {}).task_table("churn")
 
 
