@@ -212,9 +212,11 @@ def _done(report: "HopReport") -> dict[str, str]:
     if report.compile_s > _TOLD_FROM_S:
         times.append(f"{format_seconds(report.compile_s)} for compiling kernels, once on a machine")
     times.append(f"{format_seconds(report.write_s)} for the result")
-    expected = f"predicted {_expected(predicted.seconds)} and {_expected(report.plan.write_s)}"
+    # A continued run does only what was left.
+    of_all = " for the whole run" if report.plan.is_continued else ""
+    expected = f"predicted {_expected(predicted.seconds)} and {_expected(report.plan.write_s)}{of_all}"
     return {
         "output": f"{report.path}, {format_bytes(report.output_bytes)}",
-        "reads and writes": f"{_traffic(cost)}; predicted {_traffic(predicted)}",
+        "reads and writes": f"{_traffic(cost)}; predicted {_traffic(predicted)}{of_all}",
         "time": f"{', '.join(times)}; {expected}",
     }

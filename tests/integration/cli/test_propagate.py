@@ -192,7 +192,9 @@ def test_a_stopped_command_goes_on(
         ]
     capsys.readouterr()
     assert main(words) == 0
-    assert "with the columns that an interrupted run has left" in " ".join(capsys.readouterr().out.split())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "with the columns that an interrupted run has left" in shown
+    assert shown.count(" for the whole run") == 2
     straight = gloader.propagate(digits, tmp_path / "straight", hops=2)
     assert isinstance(straight, Dataset)
     assert Dataset.open(tmp_path / "hops").fingerprint == straight.fingerprint
