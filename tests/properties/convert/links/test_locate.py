@@ -143,12 +143,18 @@ def test_memory_is_what_the_plan_says(tmp_path, num_rows):
             located.fill(parts(), graph, graph, num_rows=num_rows)
             assert sum(int((found[:, 2] >= 0).sum()) for found in located.rows()) == num_rows
 
+    def traced_peak():
+        tracemalloc.start()
+        try:
+            locate_all()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
     locate_all()  # the compiler has memory of its own
-    tracemalloc.start()
-    locate_all()
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak <= plan.memory_bytes <= (10 << 20) + 100
+    # All threads of the process are traced, also those that an earlier test has left. The search has one thread, and
+    # allocates the same in every run, so the smallest of three peaks is the one without the others.
+    assert min(traced_peak() for _ in range(3)) <= plan.memory_bytes <= (10 << 20) + 100
 
 
 def test_budget_that_is_too_small_is_said():
