@@ -25,7 +25,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -51,11 +51,16 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
+NO_ROWS: Final[IdArray] = np.empty(0, np.int64)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StagedRows:
     """A superbatch whose rows of the table were read ahead."""
 
     plan: WritePlan
+    # For each batch, and each of its `WritePlan.table_rows`: whether it was never trained, so that its formula makes it
+    is_new: tuple[NDArray[np.bool_], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -190,6 +195,7 @@ class EmbeddingRows:
         pairs = np.concatenate(
             [(ids << bits) | index for index, ids in enumerate(rows)] or [np.empty(0, np.int64)]
         )
+        lengths = [len(ids) for ids in rows]
         del rows
         pairs.sort()
         ids = pairs >> bits
@@ -197,16 +203,21 @@ class EmbeddingRows:
         if (ids[1:] == ids[:-1]).any():
             row = int(ids[1:][ids[1:] == ids[:-1]][0])
             raise PlanError(f"two batches of a superbatch load row {row} from the table")
+        is_new = np.zeros(len(ids), np.bool_)
         size = self._pieces.chunk_rows
         for start in range(0, len(ids), size):
             cancellation.raise_if_set("the staging of an embedding")
             chunk = ids[start : start + size]
 
-            def read(rows: NDArray[np.float32], places: IdArray, chunk: IdArray = chunk) -> None:
-                self.table.read_into(chunk, rows, at=places)
+            def read(rows: NDArray[np.float32], places: IdArray, chunk: IdArray = chunk) -> IdArray:
+                return self.table.read_stored(chunk, rows, at=places)
 
-            self._pieces.add(chunk, batches[start : start + size], is_dirty=False, fill=read)
-        return StagedRows(plan=plan)
+            dropped = self._pieces.add(
+                chunk, batches[start : start + size], np.zeros(len(chunk), np.bool_), read
+            )
+            is_new[start + dropped] = True
+        by_batch = is_new[np.argsort(batches, kind="stable")]
+        return StagedRows(plan=plan, is_new=tuple(np.split(by_batch, np.cumsum(lengths)[:-1])))
 
     def load(
         self, staged: StagedRows, index: int, rows: OrderedRows, *, cancellation: Cancellation = NEVER
@@ -239,7 +250,7 @@ class EmbeddingRows:
             with self._changed.lock:
                 self._evicted = step.number + 1
                 self._changed.notify_all()
-            self._load(step, rows.ascending)
+            self._load(step, rows.ascending, staged.is_new[index])
             bad = np.flatnonzero(self._tags[step.slots] != rows.ascending)
             if len(bad):
                 raise PlanError(
@@ -274,7 +285,7 @@ class EmbeddingRows:
     def step(self, slots: BatchSlots, grad: torch.Tensor | None) -> None:
         """Change the batch's rows by the optimizer, after which the batch is done. Called by the training thread.
 
-        If a row is in the batch several times, its gradients are added in the order of their places.
+        If a row is in the batch several times, its gradients are added first, as torch does for a sparse gradient.
 
         Parameters
         ----------
@@ -453,8 +464,9 @@ class EmbeddingRows:
         for start in range(0, len(chosen), self._pieces.chunk_rows):
             part = chosen[start : start + self._pieces.chunk_rows]
 
-            def copy(rows: NDArray[np.float32], places: IdArray, taken: IdArray = slots[part]) -> None:
+            def copy(rows: NDArray[np.float32], places: IdArray, taken: IdArray = slots[part]) -> IdArray:
                 copy_rows(self._rows.reshape(-1), taken, rows.reshape(-1), places, self.table.width)
+                return NO_ROWS
 
             self._pieces.add(ids[part], step.evict_to[part], is_dirty[part], copy)
         self._append_slots(slots[~forward & is_dirty])
@@ -463,8 +475,8 @@ class EmbeddingRows:
         self.counts.evicted_table += int(np.count_nonzero(~forward & is_dirty))
         self.counts.evicted_clean += int(np.count_nonzero(~forward & ~is_dirty))
 
-    def _load(self, step: WriteStep, ascending: IdArray) -> None:
-        """Put the rows that the batch loads into their slots."""
+    def _load(self, step: WriteStep, ascending: IdArray, is_new: NDArray[np.bool_]) -> None:
+        """Put the rows that the batch loads into their slots; ``is_new`` are those of the table without a version."""
         ids = ascending[step.load_pos]
         slots = step.slots[step.load_pos].astype(np.int64)
         filled = np.flatnonzero(self._tags[slots] >= 0)
@@ -473,14 +485,19 @@ class EmbeddingRows:
                 f"batch {step.number} loads row {int(ids[filled[0]])} into slot {int(slots[filled[0]])}, which still "
                 f"holds row {int(self._tags[slots[filled[0]]])}"
             )
-        waiting = np.flatnonzero(step.load_from != LATE)
-        is_read = step.load_from == LATE
-        is_read[waiting] = ~self._pieces.take(
+        new = np.flatnonzero(step.load_from == TABLE)[is_new]
+        self.table.initial.fill(ids[new], self._rows, at=slots[new])
+        is_waiting = step.load_from != LATE
+        is_waiting[new] = False
+        waiting = np.flatnonzero(is_waiting)
+        is_waiting[waiting] = self._pieces.take(
             step.number, ids[waiting], self._rows, slots[waiting], self._is_dirty
         )
-        read = np.flatnonzero(is_read)
+        left = ~is_waiting
+        left[new] = False
+        self._is_dirty[slots[~is_waiting]] = False
+        read = np.flatnonzero(left)
         self.table.read_into(ids[read], self._rows, at=slots[read])
-        self._is_dirty[slots[read]] = False
         self._tags[slots] = ids
         self.counts.loaded_forward += int(np.count_nonzero(step.load_from == FORWARD))
         self.counts.loaded_table += int(np.count_nonzero(step.load_from == TABLE))
@@ -499,13 +516,14 @@ class EmbeddingRows:
         """Change the batch's distinct rows."""
         distinct = slots.slots
         if slots.repeats is not None:
-            # In ascending order of rows, the gradients of a row's places are added one after another, as in torch's
-            # `coalesce`.
-            index = torch.empty(len(slots.slots), dtype=torch.int64)
-            index[slots.order] = torch.arange(len(slots.order))
             again, first = slots.repeats
             distinct = slots.slots[slots.order]
-            grad = grad[slots.order].index_add_(0, index[first], grad[again])
+            index = torch.empty(1, len(slots.slots), dtype=torch.int64)
+            index[0, slots.order] = torch.arange(len(distinct))
+            index[0, again] = index[0, first]
+            # torch's own sum, because its order of equal rows is that of its sort.
+            shape = (len(distinct), self.dim)
+            grad = torch.sparse_coo_tensor(index, grad, shape, check_invariants=False).coalesce().values()
         if len(distinct):
             self.optimizer.apply(self._weights, self._state, distinct, grad, self.num_steps + 1)
         self._is_dirty[distinct.numpy()] = True
