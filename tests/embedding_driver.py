@@ -70,7 +70,7 @@ def run(
                 work()
             except ChannelClosedError:
                 pass
-            except BaseException as caught:  # noqa: BLE001
+            except BaseException as caught:
                 error = caught
                 errors.append(caught)
             for out in outs:

@@ -22,6 +22,7 @@ from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, PlanError
 from gloader.ssd_store.embedding.piece_kernels import copy_rows, link, list_places, match
 from gloader.ssd_store.format.checksum import PAGE_BYTES, num_pages_of
+from gloader.ssd_store.os_io import REAL_OS
 from gloader.ssd_store.read.lane import ReadLane
 from gloader.ssd_store.spill.pieces import SpilledPieces
 
@@ -233,7 +234,7 @@ class RowPieces:
             for part in self._all_parts():
                 if part.is_dirty.any():
                     self._append(part.ids[part.is_dirty], self._read(part)[part.is_dirty])
-                    count += np.count_nonzero(part.is_dirty)
+                    count += int(np.count_nonzero(part.is_dirty))
                     part.is_dirty[:] = False
         return count
 
@@ -377,12 +378,12 @@ class RowPieces:
 
     def _read(self, part: _Part) -> NDArray[np.float32]:
         """Return the rows (n, width) of a part, every byte checked."""
-        if self._lane is None and self._spill is not None:
+        if self._lane is None:  # without a file there is no lane
             self._lane = ReadLane(
                 _PART_BYTES,
                 io="auto",
                 is_direct=True,
-                os_io=self._spill.os_io,
+                os_io=REAL_OS if self._spill is None else self._spill.os_io,
                 when_closed="the embedding is closed",
             )
         rows: NDArray[np.float32] = part.pieces.read(part.owner, self._lane, np.dtype(np.float32))
