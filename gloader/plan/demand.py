@@ -91,6 +91,27 @@ class TableDemand:
         return math.ceil(accesses / 2 * _TRACE_BYTES_PER_ACCESS) + tables + -(-self.num_nodes // 8)
 
 
+# Bytes per access of one superbatch of an embedding: two traces, as for a table; and for each of two plans a slot, the
+# position and the source of a load, and the slot, the row and the target of an eviction (4, 4, 1, 4, 8 and 8 bytes).
+_WRITE_BYTES_PER_ACCESS: Final = 4.0 + 2 * 29.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingDemand:
+    """The memory of a node type's trained rows; a slot is the room for one row."""
+
+    name: str  # the node type
+    num_rows: int  # N
+    batch_rows: int  # distinct rows in a large batch
+    num_slots: int  # rows in memory
+    fixed_bytes: int  # slots, rows read ahead, buffered writes, and the tensors of a batch
+
+    def planning_bytes(self, num_batches: int) -> int:
+        """Return the bytes for traces, plans and lookup tables with superbatches of ``num_batches``. Pure."""
+        accesses = num_batches * self.batch_rows
+        return math.ceil(accesses * _WRITE_BYTES_PER_ACCESS) + table_bytes(self.num_rows, 2 * accesses)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """The sizes of a run, measured before it starts."""
@@ -112,6 +133,7 @@ class Demand:
     is_reset: bool = False  # superbatches start from an empty cache
     sweeps: SweepPlan | None = None  # None if edges are not swept
     others: tuple[tuple[str, int], ...] = ()  # names and bytes of further fixed parts
+    embeddings: tuple[EmbeddingDemand, ...] = ()  # one for each node type with trained rows
 
     @property
     def feature_bytes(self) -> int:
@@ -144,8 +166,13 @@ class Demand:
         return sum(table.cache_bytes(rows) for table, rows in zip(self.tables, cache_rows, strict=True))
 
     def planning_bytes(self, num_batches: int) -> int:
-        """Return the bytes for all tables' traces, plans and lookup tables; see `TableDemand`. Pure."""
-        return sum(table.planning_bytes(self.policy, num_batches) for table in self.tables)
+        """Return the bytes for all traces, plans and lookup tables if features are on the SSD. Pure."""
+        tables = sum(table.planning_bytes(self.policy, num_batches) for table in self.tables)
+        return tables + self.writing_bytes(num_batches)
+
+    def writing_bytes(self, num_batches: int) -> int:
+        """Return the bytes for all embeddings' traces, plans and lookup tables; see `EmbeddingDemand`. Pure."""
+        return sum(embedding.planning_bytes(num_batches) for embedding in self.embeddings)
 
     def packing_bytes(self, num_batches: int, *, room: int) -> int:
         """Return the buffer bytes for packing superbatches of ``num_batches``. Pure."""
