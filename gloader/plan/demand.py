@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gloader.cache import node_bytes, table_bytes
+from gloader.cache.write_plan import write_access_bytes
 from gloader.ssd_store import packer_memory_bytes
 
 if TYPE_CHECKING:
@@ -91,9 +92,9 @@ class TableDemand:
         return math.ceil(accesses / 2 * _TRACE_BYTES_PER_ACCESS) + tables + -(-self.num_nodes // 8)
 
 
-# Bytes per access of one superbatch of an embedding: two traces, as for a table; and for each of two plans a slot, the
-# position and the source of a load, and the slot, the row and the target of an eviction (4, 4, 1, 4, 8 and 8 bytes).
-_WRITE_BYTES_PER_ACCESS: Final = 4.0 + 2 * 29.0
+# Bytes per access of one superbatch of an embedding, without its two plans: two traces in a compact code, and the ids of
+# the rows that are read ahead.
+_AHEAD_BYTES_PER_ACCESS: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,8 @@ class EmbeddingDemand:
     def planning_bytes(self, num_batches: int) -> int:
         """Return the bytes for traces, plans and lookup tables with superbatches of ``num_batches``. Pure."""
         accesses = num_batches * self.batch_rows
-        return math.ceil(accesses * _WRITE_BYTES_PER_ACCESS) + table_bytes(self.num_rows, 2 * accesses)
+        plans = 2 * write_access_bytes(self.num_rows)
+        return accesses * (_AHEAD_BYTES_PER_ACCESS + plans) + table_bytes(self.num_rows, 2 * accesses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
