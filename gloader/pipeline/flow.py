@@ -309,9 +309,7 @@ class Inspect:
         sampled = job.superbatch
         with self._instruments.working("inspect", sampled.first, batches=sampled.num_batches) as work:
             traces = list(zip(sampled.traces, job.lookaheads, strict=True))
-            plans = [
-                table.planner.plan(*trace) for table, trace in zip(self._tables, traces, strict=False)
-            ]
+            plans = [table.planner.plan(*trace) for table, trace in zip(self._tables, traces, strict=False)]
             writes = [
                 rows.planner.plan(*trace)
                 for rows, trace in zip(self._embeddings, traces[len(plans) :], strict=True)

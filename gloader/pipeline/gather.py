@@ -75,10 +75,7 @@ class ReadMisses:
         x: tuple[RowMatrix, ...] = ()
         if self._ring is not None:
             x = self._ring.acquire(
-                [
-                    0 if by_device else len(rows.rows)
-                    for rows, by_device in zip(tables, brought, strict=True)
-                ]
+                [0 if by_device else len(rows.rows) for rows, by_device in zip(tables, brought, strict=True)]
             )
         steps: list[CacheStep] = []
         with self._instruments.working("read", batch.sampled.id) as work:

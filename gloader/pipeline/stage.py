@@ -227,7 +227,6 @@ class StageMisses:
         staged = StagedSuperbatch(
             number=planned.number,
             first=planned.first,
-            num_batches=planned.num_batches,
             tables=tuple(tables),
             trained=tuple(trained),
         )

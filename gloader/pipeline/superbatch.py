@@ -126,9 +126,13 @@ class StagedSuperbatch:
 
     number: int  # counted from the start of the pipeline
     first: BatchId  # address of the first batch
-    num_batches: int  # S
     tables: tuple[StagedTable, ...]  # each table's missing rows
     trained: tuple[StagedRows, ...] = ()  # each embedding's plan, with the rows that its batches load
+
+    @property
+    def num_batches(self) -> int:
+        """S."""
+        return len(self.tables[0].plan.misses) if self.tables else len(self.trained[0].plan)
 
     def close(self) -> None:
         """Release the staged rows. Idempotent."""

@@ -105,6 +105,7 @@ class EmbeddingDemand:
     num_rows: int  # N
     batch_rows: int  # distinct rows in a large batch
     num_slots: int  # rows in memory
+    staging_bytes: int  # memory for rows that are read ahead
     fixed_bytes: int  # slots, rows read ahead, buffered writes, and the tensors of a batch
 
     def planning_bytes(self, num_batches: int) -> int:
