@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from gloader.cache.write_plan import FORWARD, LATE, TABLE, WritePlanner
+from gloader.cache.write_plan import FORWARD, LATE, TABLE, WritePlanner, write_slot_bytes
 from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.signals import NEVER, Cancellation, SignalSafeCondition, uninterrupted
 from gloader.errors import ChannelClosedError, PlanError, ShapeError, StateError
@@ -52,6 +52,15 @@ if TYPE_CHECKING:
 
 
 NO_ROWS: Final[IdArray] = np.empty(0, np.int64)
+
+
+# Bytes per slot beside the row and the planner: the row's id, a flag, and two positions while rows are looked up.
+_SLOT_BYTES: Final = 8 + 1 + 16
+
+
+def slot_bytes(width: int) -> int:
+    """Return the memory for a row of ``width`` float32 in a slot. Pure."""
+    return 4 * width + write_slot_bytes() + _SLOT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -217,6 +226,19 @@ class EmbeddingRows:
             is_new[_entries(batches, seen)[dropped]] = True
         return StagedRows(plan=plan, is_new=tuple(np.split(is_new, bounds[1:-1])))
 
+    def wait(self, staged: StagedRows, index: int, *, cancellation: Cancellation = NEVER) -> None:
+        """Wait until the steps are complete that the load of batch ``index`` waits for; see `load`.
+
+        Raises
+        ------
+        ChannelClosedError
+            The work was cancelled.
+        """
+        wait_for, begin = int(staged.plan.waits[index]), time.perf_counter()
+        self._wait(lambda: cancellation.is_set() or self._done >= wait_for, "a load of an embedding")
+        cancellation.raise_if_set("a load of an embedding")
+        self.counts.waited_s += time.perf_counter() - begin
+
     def load(
         self, staged: StagedRows, index: int, rows: OrderedRows, *, cancellation: Cancellation = NEVER
     ) -> BatchSlots:
@@ -238,11 +260,8 @@ class EmbeddingRows:
         ChannelClosedError
             The work was cancelled.
         """
+        self.wait(staged, index, cancellation=cancellation)
         step = staged.plan.batch(index)
-        begin = time.perf_counter()
-        self._wait(lambda: cancellation.is_set() or self._done >= step.wait_for, "a load of an embedding")
-        cancellation.raise_if_set("a load of an embedding")
-        self.counts.waited_s += time.perf_counter() - begin
         with self._moving, self._breaking(f"the load of batch {step.number}"):
             self._require_whole()
             self._evict(step)
@@ -373,11 +392,21 @@ class EmbeddingRows:
         with self._moving:
             self._require_whole()
             with self._breaking(f"the checkpoint {record!r}"):
-                self._append_slots(np.flatnonzero(self._is_dirty))
-                self._pieces.save()
+                self._save()
                 self.table.commit(
                     record, num_steps=self.num_steps, facts={**facts, "optimizer": self.optimizer.facts()}
                 )
+
+    def flush(self) -> None:
+        """Write all rows that changed to the table; they stay where they are, and are then clean. Commits nothing.
+
+        Raises
+        ------
+        StoreError
+            A row cannot be read or written.
+        """
+        with self._moving, self._breaking("the end of the training"):
+            self._save()
 
     def restart(self) -> None:
         """Make ready for another run, which begins with batch 0. No thread of the last run may be left.
@@ -500,6 +529,11 @@ class EmbeddingRows:
         self.counts.loaded_forward += int(np.count_nonzero(step.load_from == FORWARD))
         self.counts.loaded_table += int(np.count_nonzero(step.load_from == TABLE))
         self.counts.loaded_late += int(np.count_nonzero(step.load_from == LATE))
+
+    def _save(self) -> None:
+        """Write the changed rows in slots, and those that wait for a batch, to the table."""
+        self._append_slots(np.flatnonzero(self._is_dirty))
+        self._pieces.save()
 
     def _append_slots(self, slots: IdArray) -> None:
         """Write the rows in ``slots`` to the table, after which they are clean."""
