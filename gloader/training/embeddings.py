@@ -12,59 +12,35 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import torch
 
 from gloader.errors import CheckpointError
 from gloader.loader.node_embedding import FrozenEmbedding, NodeEmbedding
-from gloader.pipeline.embedding_optimizers import Adagrad, RowwiseAdagrad, SparseAdam
+from gloader.pipeline.embedding_optimizers import OPTIMIZERS
+from gloader.ssd_store.embedding.embedding_record import record_names
 from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
 from gloader.ssd_store.spill.claim import scratch_folder
 from gloader.ssd_store.write.atomic_file import remove_tree
+from gloader.training.checkpoint.save import SavedEmbeddings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from gloader.config import EmbedConfig, EmbedOptimizer
+    from gloader.config import EmbedConfig
     from gloader.dataset import Dataset
     from gloader.pipeline.embedding_optimizers import RowOptimizer
     from gloader.training.checkpoint.save import Checkpoint
     from gloader.training.model_spec import AnyModelSpec
-    from gloader.types import Delivered, IdArray
+    from gloader.types import Delivered
 
 # The folder of a run's tables. A run that replaces another one adds its id while the other run's tables are there.
 EMBEDDINGS: Final = "embeddings"
-_OPTIMIZERS: Final[Mapping[EmbedOptimizer, Any]] = {
-    "rowwise-adagrad": RowwiseAdagrad,
-    "adagrad": Adagrad,
-    "sparse-adam": SparseAdam,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedEmbeddings:
-    """The tables and records that a checkpoint names."""
-
-    folder: Path  # it has a folder for each type
-    present: str  # the record of the rows to resume from
-    best: str  # the record of the rows that belong to the best weights
-
-    def to_json(self) -> dict[str, str]:
-        """Return the entry of a checkpoint; the folder is named as it is in the run's folder."""
-        return {"folder": self.folder.name, "present": self.present, "best": self.best}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, str], root: Path) -> Self:
-        """Return the inverse of `to_json`; ``root`` is the run's folder. KeyError or TypeError if it is malformed."""
-        folder, present, best = (content[name] for name in ("folder", "present", "best"))
-        if any(not isinstance(name, str) or "/" in name or name.startswith(".") for name in (folder, present, best)):
-            raise TypeError(f"the embeddings are named {content!r}")
-        return cls(folder=root / folder, present=present, best=best)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,7 +107,7 @@ class RunEmbeddings:
     def forget_unnamed(self) -> None:
         """Remove the records other than ``present`` and ``best``, after a checkpoint has named these."""
         for embedding in self.by_type.values():
-            for record in embedding.records:
+            for record in record_names([path.name for path in embedding.folder.iterdir()]):
                 if record not in (self.present, self.best):
                     embedding.forget(record)
 
@@ -144,6 +120,10 @@ class RunEmbeddings:
         saved = SavedEmbeddings(folder=self.folder, present=self.present, best=self.best)
         with ExitStack() as stack:
             yield open_record(saved, tuple(self.by_type), stack)
+
+
+# A run without embeddings.
+NO_EMBEDDINGS: Final = RunEmbeddings(by_type={}, folder=Path(), present="", best="")
 
 
 def record_name(position: tuple[int, int]) -> str:
@@ -215,6 +195,21 @@ def open_record(
     return found
 
 
+def open_saved(checkpoint: Checkpoint, dataset: Dataset, stack: ExitStack) -> dict[str, FrozenEmbedding]:
+    """Return the trained rows of a checkpoint by type, for predictions; raises as `open_record`."""
+    if checkpoint.embeddings is None:
+        return {}
+    found = open_record(checkpoint.embeddings, tuple(embedded_types(checkpoint.spec, dataset)), stack)
+    for name, rows in found.items():
+        num_nodes = dataset.node_tables[name].num_nodes
+        if rows.num_rows != num_nodes:
+            raise CheckpointError(
+                f"the checkpoint has trained rows of {rows.num_rows:,} nodes of type {name!r}, and dataset "
+                f"{dataset.name} has {num_nodes:,}"
+            )
+    return found
+
+
 def embedded_types(spec: AnyModelSpec, dataset: Dataset) -> dict[str, int]:
     """Return the width of each embedding of a network, by the type's name in ``dataset``. Pure."""
     embedded = spec.encoder.schema.embedded
@@ -257,14 +252,16 @@ def open_embeddings(
     """
     with ExitStack() as stack:
         if not dims:
-            yield RunEmbeddings(by_type={}, folder=root or scratch or dataset.root, present="", best="")
+            yield NO_EMBEDDINGS
             return
         if root is None:
             root = stack.enter_context(scratch_folder(scratch, prefix="gloader-embed-"))
         folder = root / EMBEDDINGS if saved is None else saved.folder
         if saved is None and folder.exists():
             folder = root / f"{EMBEDDINGS}-{run_id}"
-        caches = cache_bytes(config, {name: (dataset.node_tables[name].num_nodes, dim) for name, dim in dims.items()})
+        caches = cache_bytes(
+            config, {name: (dataset.node_tables[name].num_nodes, dim) for name, dim in dims.items()}
+        )
         first = record_name((0, 0))
         opened = RunEmbeddings(
             by_type={},
@@ -308,8 +305,7 @@ def open_embeddings(
 
 def row_optimizer(config: EmbedConfig) -> RowOptimizer:
     """Return the optimizer of the embeddings of ``config``."""
-    made: RowOptimizer = _OPTIMIZERS[config.optimizer](lr=config.learning_rate)
-    return made
+    return OPTIMIZERS[config.optimizer](lr=config.learning_rate)
 
 
 def cache_bytes(config: EmbedConfig, shapes: Mapping[str, tuple[int, int]]) -> dict[str, int | None]:
