@@ -380,6 +380,11 @@ class EmbedConfig:
             return self.lr
         return 0.001 if self.optimizer == "sparse-adam" else 0.01
 
+    def recorded(self) -> dict[str, Any]:
+        """Return the section ``embeddings`` of ``config.yaml``, as plain values; a share is text."""
+        cache = f"{100 * self.cache:.12g}%" if isinstance(self.cache, float) else self.cache
+        return {"dims": dict(self.dims), "optimizer": self.optimizer, "lr": self.lr, "cache": cache}
+
 
 @Parameter(name="*", group=Group("Object store", sort_key=12))
 @dataclass(frozen=True, slots=True, kw_only=True)

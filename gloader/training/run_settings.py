@@ -61,7 +61,9 @@ def train_settings(keywords: Mapping[str, Any]) -> TrainSettings:
         A size cannot be read.
     """
     homes = setting_homes()
-    parts: dict[str, dict[str, Any]] = {section: {} for section in (*_SECTIONS, "embeddings", "loader", "run")}
+    parts: dict[str, dict[str, Any]] = {
+        section: {} for section in (*_SECTIONS, "embeddings", "loader", "run")
+    }
     for name, value in keywords.items():
         if name not in homes:
             raise TypeError(f"a run has no setting {name!r}; {near_advice(name, homes)}")
@@ -126,7 +128,7 @@ def read_train_settings(run: Path) -> TrainSettings:
             task=content.get("task", "node"),
             table=content.get("table"),
             links=_links({"metric": content.get("metric", "auto"), **content.get("links", {})}),
-            embed=EmbedConfig(**content.get("embeddings", {})),
+            embed=_embeddings(content.get("embeddings", {})),
             runs=content["runs"],
         )
     except MALFORMED as error:

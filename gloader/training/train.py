@@ -641,7 +641,7 @@ def run_config(settings: TrainSettings, dataset: Dataset) -> dict[str, Any]:
     if settings.table is not None:
         task["table"] = settings.table
     if settings.embed.dims:
-        task["embeddings"] = asdict(settings.embed)
+        task["embeddings"] = settings.embed.recorded()
     return {
         "dataset": {"path": dataset.location, "name": dataset.name, "fingerprint": dataset.fingerprint},
         "model": asdict(settings.model),

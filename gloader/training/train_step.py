@@ -244,7 +244,17 @@ def new_step(
     device : the network's device
     group : the ranks that train together
     num_steps : steps in the run
+
+    Raises
+    ------
+    ConfigError
+        The network reads embeddings, whose rows have tables in the folder of a run.
     """
+    if task.spec.encoder.schema.embedded:
+        raise ConfigError(
+            "the run trains embeddings (--embed), and only gloader train opens their tables: measure a run of it with "
+            "--trace"
+        )
     recipe = TrainRecipe(
         task=task,
         optim=settings.optim,
