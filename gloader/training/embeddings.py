@@ -148,6 +148,15 @@ class RecordRows:
         self.num_rows = self._table.num_rows
         self.dim = self._table.initial.dim
 
+    def require_dataset(self, dataset: Dataset) -> None:
+        """Raise CheckpointError if the type has another number of nodes in ``dataset``."""
+        num_nodes = dataset.node_tables[self.node_type].num_nodes
+        if self.num_rows != num_nodes:
+            raise CheckpointError(
+                f"the checkpoint has trained rows of {self.num_rows:,} nodes of type {self.node_type!r}, and dataset "
+                f"{dataset.name} has {num_nodes:,}"
+            )
+
     def rows(self, ids: torch.Tensor | NDArray[np.int64]) -> torch.Tensor:
         """Return the weights (M, D) of the nodes ``ids`` (M,), in any order, with repeats."""
         wanted = np.asarray(ids, dtype=np.int64)
@@ -200,13 +209,8 @@ def open_saved(checkpoint: Checkpoint, dataset: Dataset, stack: ExitStack) -> di
     if checkpoint.embeddings is None:
         return {}
     found = open_record(checkpoint.embeddings, tuple(embedded_types(checkpoint.spec, dataset)), stack)
-    for name, rows in found.items():
-        num_nodes = dataset.node_tables[name].num_nodes
-        if rows.num_rows != num_nodes:
-            raise CheckpointError(
-                f"the checkpoint has trained rows of {rows.num_rows:,} nodes of type {name!r}, and dataset "
-                f"{dataset.name} has {num_nodes:,}"
-            )
+    for rows in found.values():
+        rows.require_dataset(dataset)
     return found
 
 

@@ -184,12 +184,12 @@ def _measure(
             if isinstance(spec, LinkSpec)
             else _small(spec, batch, objective, shrunk)
         )
+        # The loader's plan counts the rows of embeddings and their gradients; a step has those of their columns.
+        ready = with_blank_rows(ready, spec.encoder.schema)
         model = spec.with_rows({name: len(ids) for name, ids in ready.typed.nodes.items()}).build()
         # The run's budget counts the batch and the model elsewhere.
         given = [*_tensors(ready), *model.parameters(), *model.buffers()]
         with LiveBytes(given) as live:
-            # The rows of embeddings are made here, because their gradients and the joined columns count.
-            ready = with_blank_rows(ready, spec.encoder.schema)
             _, loss = logits_and_loss(model, ready, autocast, objective)
             loss.backward()  # type: ignore[no-untyped-call]
     return live.peak_bytes
