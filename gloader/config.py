@@ -370,8 +370,9 @@ class EmbedConfig:
     lr: Annotated[float | None, Parameter(name="embed-lr")] = None
     """Learning rate of these rows; --lr-schedule does not change it. Default: 0.01, and 0.001 for sparse-adam."""
     cache: Annotated[SizeOrShare, Parameter(name="embed-cache")] = None
-    """Memory for these rows, a part of the memory budget: a size for all types together, or a share of each type's rows
-    such as 10%. It never changes a result. Default: all rows, or a quarter of the loader's memory."""
+    """Memory for these rows, a part of the memory budget: a size for all types together, or a share of all rows such as
+    10%. The rows of a batch have to fit. It never changes a result. Default: all rows, or a quarter of the loader's
+    memory."""
 
     @property
     def learning_rate(self) -> float:

@@ -315,7 +315,8 @@ def row_optimizer(config: EmbedConfig) -> RowOptimizer:
 def cache_bytes(config: EmbedConfig, shapes: Mapping[str, tuple[int, int]]) -> dict[str, int | None]:
     """Return the bytes of the rows in memory by type; None leaves them to the loader. Pure.
 
-    A share counts for each type, and a size is divided in proportion to the types' rows.
+    The types get equal parts, and what a small type does not need goes to the others: all rows of a batch have to be in
+    memory, and their number depends on the batch more than on the type's size.
 
     Parameters
     ----------
@@ -326,9 +327,12 @@ def cache_bytes(config: EmbedConfig, shapes: Mapping[str, tuple[int, int]]) -> d
         return dict.fromkeys(shapes)
     optimizer = row_optimizer(config)
     sizes = {name: 4 * count * (dim + optimizer.state_width(dim)) for name, (count, dim) in shapes.items()}
-    total = max(sum(sizes.values()), 1)
-    share = config.cache if isinstance(config.cache, float) else config.cache / total
-    return {name: int(share * size) for name, size in sizes.items()}
+    left = int(config.cache * sum(sizes.values())) if isinstance(config.cache, float) else config.cache
+    parts: dict[str, int | None] = {}
+    for number, (name, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1])):
+        parts[name] = part = min(size, left // (len(sizes) - number))
+        left -= part
+    return parts
 
 
 def saved_of(

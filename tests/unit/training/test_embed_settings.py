@@ -255,11 +255,12 @@ def test_the_default_rate_is_that_of_the_optimizer() -> None:
     assert EmbedConfig(lr=0.3).learning_rate == 0.3
 
 
-def test_a_size_is_divided_and_a_share_counts_for_each_type() -> None:
-    shapes = {"a": (100, 7), "b": (300, 7)}  # rows of 8 numbers: one is the optimizer's
-    assert cache_bytes(EmbedConfig(), shapes) == {"a": None, "b": None}
-    assert cache_bytes(EmbedConfig(cache=0.1), shapes) == {"a": 320, "b": 960}
-    assert cache_bytes(EmbedConfig(cache=4000), shapes) == {"a": 1000, "b": 3000}
+def test_the_cache_is_divided_equally_and_small_types_take_what_they_need() -> None:
+    shapes = {"a": (300, 7), "b": (10, 7), "c": (300, 7)}  # rows of 8 numbers: one is the optimizer's
+    assert cache_bytes(EmbedConfig(), shapes) == {"a": None, "b": None, "c": None}
+    assert cache_bytes(EmbedConfig(cache=2320), shapes) == {"a": 1000, "b": 320, "c": 1000}
+    assert cache_bytes(EmbedConfig(cache=0.5), shapes) == {"a": 4720, "b": 320, "c": 4720}
+    assert cache_bytes(EmbedConfig(cache=1.0), shapes) == {"a": 9600, "b": 320, "c": 9600}
     adam = EmbedConfig(cache=0.5, optimizer="sparse-adam")
     assert cache_bytes(adam, {"a": (100, 8)}) == {"a": 100 * 24 * 4 // 2}
 
