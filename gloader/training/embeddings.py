@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import torch
 
+from gloader.cache.write_plan import write_slot_bytes
 from gloader.errors import CheckpointError
 from gloader.loader.node_embedding import FrozenEmbedding, NodeEmbedding
 from gloader.pipeline.embedding_optimizers import OPTIMIZERS
@@ -326,7 +327,10 @@ def cache_bytes(config: EmbedConfig, shapes: Mapping[str, tuple[int, int]]) -> d
     if config.cache is None:
         return dict.fromkeys(shapes)
     optimizer = row_optimizer(config)
-    sizes = {name: 4 * count * (dim + optimizer.state_width(dim)) for name, (count, dim) in shapes.items()}
+    sizes = {
+        name: count * (4 * (dim + optimizer.state_width(dim)) + write_slot_bytes())
+        for name, (count, dim) in shapes.items()
+    }
     left = int(config.cache * sum(sizes.values())) if isinstance(config.cache, float) else config.cache
     parts: dict[str, int | None] = {}
     for number, (name, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1])):

@@ -14,6 +14,7 @@ from gloader.config import EmbedConfig, LoaderSettings, ModelConfig, TrainSettin
 from gloader.core.flag_values import parse_embed
 from gloader.dataset import Dataset
 from gloader.errors import CheckpointError, ConfigError
+from gloader.training import embeddings
 from gloader.training.checkpoint.save import Checkpoint, SavedEmbeddings, load_checkpoint, save_checkpoint
 from gloader.training.dataset_checks import embedded_dims, require_dataset
 from gloader.training.embeddings import cache_bytes, embedded_types, saved_of
@@ -255,14 +256,17 @@ def test_the_default_rate_is_that_of_the_optimizer() -> None:
     assert EmbedConfig(lr=0.3).learning_rate == 0.3
 
 
-def test_the_cache_is_divided_equally_and_small_types_take_what_they_need() -> None:
-    shapes = {"a": (300, 7), "b": (10, 7), "c": (300, 7)}  # rows of 8 numbers: one is the optimizer's
+def test_the_cache_is_divided_equally_and_small_types_take_what_they_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(embeddings, "write_slot_bytes", lambda: 8)
+    shapes = {"a": (300, 5), "b": (10, 5), "c": (300, 5)}  # 5 numbers, one of the optimizer's, and 8 bytes of the plan
     assert cache_bytes(EmbedConfig(), shapes) == {"a": None, "b": None, "c": None}
     assert cache_bytes(EmbedConfig(cache=2320), shapes) == {"a": 1000, "b": 320, "c": 1000}
     assert cache_bytes(EmbedConfig(cache=0.5), shapes) == {"a": 4720, "b": 320, "c": 4720}
     assert cache_bytes(EmbedConfig(cache=1.0), shapes) == {"a": 9600, "b": 320, "c": 9600}
     adam = EmbedConfig(cache=0.5, optimizer="sparse-adam")
-    assert cache_bytes(adam, {"a": (100, 8)}) == {"a": 100 * 24 * 4 // 2}
+    assert cache_bytes(adam, {"a": (100, 8)}) == {"a": 100 * (24 * 4 + 8) // 2}
 
 
 def test_keywords_of_embeddings_have_the_names_of_the_flags() -> None:
