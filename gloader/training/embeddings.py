@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import torch
 
-from gloader.cache.write_plan import write_slot_bytes
 from gloader.errors import CheckpointError
 from gloader.loader.node_embedding import FrozenEmbedding, NodeEmbedding
 from gloader.pipeline.embedding_optimizers import OPTIMIZERS
+from gloader.pipeline.open.embeddings import slot_bytes
 from gloader.ssd_store.embedding.embedding_record import record_names
 from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
 from gloader.ssd_store.spill.claim import scratch_folder
@@ -207,9 +207,14 @@ def open_record(
 
 def open_saved(checkpoint: Checkpoint, dataset: Dataset, stack: ExitStack) -> dict[str, FrozenEmbedding]:
     """Return the trained rows of a checkpoint by type, for predictions; raises as `open_record`."""
-    if checkpoint.embeddings is None:
+    types = tuple(embedded_types(checkpoint.spec, dataset))
+    if not types:
         return {}
-    found = open_record(checkpoint.embeddings, tuple(embedded_types(checkpoint.spec, dataset)), stack)
+    if checkpoint.embeddings is None:
+        raise CheckpointError(
+            "the checkpoint's network reads embeddings, and the checkpoint names no tables of them"
+        )
+    found = open_record(checkpoint.embeddings, types, stack)
     for rows in found.values():
         rows.require_dataset(dataset)
     return found
@@ -328,8 +333,7 @@ def cache_bytes(config: EmbedConfig, shapes: Mapping[str, tuple[int, int]]) -> d
         return dict.fromkeys(shapes)
     optimizer = row_optimizer(config)
     sizes = {
-        name: count * (4 * (dim + optimizer.state_width(dim)) + write_slot_bytes())
-        for name, (count, dim) in shapes.items()
+        name: count * slot_bytes(dim + optimizer.state_width(dim)) for name, (count, dim) in shapes.items()
     }
     left = int(config.cache * sum(sizes.values())) if isinstance(config.cache, float) else config.cache
     parts: dict[str, int | None] = {}

@@ -311,6 +311,26 @@ class EmbeddingTable:
         StoreError
             The table is closed.
         """
+        at, left, cost = self._read_stored(ids, out, at)
+        self._formula.read_into(self._runs.lane, ids[left], out, at[left])
+        return replace(cost, rows=ids.shape[0])
+
+    def read_stored(
+        self, ids: IdArray, out: NDArray[np.float32], *, at: IdArray | None = None
+    ) -> NDArray[np.int64]:
+        """Read like `read_into`, but only rows that were appended.
+
+        Returns
+        -------
+        (n,) the positions in ``ids`` of the other rows, ascending. The formula makes them; ``out`` has no values of
+        them.
+        """
+        return self._read_stored(ids, out, at)[1]
+
+    def _read_stored(
+        self, ids: IdArray, out: NDArray[np.float32], at: IdArray | None
+    ) -> tuple[IdArray, IdArray, ReadStats]:
+        """Read appended rows. Return the row in ``out`` for each id, the positions of the others, and the cost."""
         request = check_request(ids, out, num_rows=self.num_rows, dim=self.width, at=at)
         ids, at = request.rows, request.position
         if out.dtype != np.float32 or not out.flags.c_contiguous or not out.flags.writeable:
@@ -325,8 +345,7 @@ class EmbeddingTable:
             # The buffer is copied from in the same moment, because its rows are about to be in a run.
             left = np.arange(ids.shape[0]) if self._buffer is None else self._buffer.take(ids, at, out)
         try:
-            sources: tuple[Run, ...] = (*runs, self._formula)
-            for run in sources:
+            for run in runs:
                 if not left.shape[0]:
                     break
                 found, places, looked_up = run.find(self._runs.lane, ids[left])
@@ -336,7 +355,7 @@ class EmbeddingTable:
                     left = np.delete(left, found)
         finally:
             self._runs.unpin(runs, cost)
-        return replace(cost, rows=ids.shape[0])
+        return at, left, cost
 
     def append(self, ids: IdArray, rows: NDArray[np.float32]) -> None:
         """Append new versions of rows. They are read from now on, and survive a crash after the next commit.

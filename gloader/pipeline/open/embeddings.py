@@ -122,17 +122,17 @@ def embedding_demands(
         largest = max((count_rows(batch, number) for batch in probe), default=1)
         table = each.table
         batch_rows = min(max(math.ceil(LARGER_THAN_PROBED * distinct), 1), table.num_rows)
-        slot_bytes = _row_bytes(each) + write_slot_bytes() + _SLOT_BYTES
+        one_slot = slot_bytes(table.width)
         num_bytes = each.cache_bytes
         if num_bytes is None:
             num_bytes = room * _row_bytes(each) * table.num_rows // max(given.table_bytes, 1)
-            num_bytes = max(num_bytes, batch_rows * slot_bytes)
-        num_slots = min(num_bytes // slot_bytes, table.num_rows)
+            num_bytes = max(num_bytes, batch_rows * one_slot)
+        num_slots = min(num_bytes // one_slot, table.num_rows)
         if num_slots < batch_rows:
             raise BudgetError(
                 f"the embedding of {each.node_type!r} has a cache of {format_bytes(num_bytes)}, and a batch has up to "
-                f"{batch_rows:,} of its rows, which need {format_bytes(batch_rows * slot_bytes)}: all rows of a batch "
-                f"are in memory until its step. Give the embedding cache={batch_rows * slot_bytes} or more, or use a "
+                f"{batch_rows:,} of its rows, which need {format_bytes(batch_rows * one_slot)}: all rows of a batch "
+                f"are in memory until its step. Give the embedding cache={batch_rows * one_slot} or more, or use a "
                 "smaller batch size or fan-out"
             )
         demands.append(
@@ -142,7 +142,7 @@ def embedding_demands(
                 batch_rows=batch_rows,
                 num_slots=num_slots,
                 staging_bytes=_staging_bytes(each, num_slots),
-                fixed_bytes=num_slots * slot_bytes
+                fixed_bytes=num_slots * one_slot
                 + _staging_bytes(each, num_slots)
                 + table_bytes(table.num_rows, table.width)
                 + math.ceil(LARGER_THAN_PROBED * largest) * _batch_row_bytes(each, dataset),
@@ -195,6 +195,11 @@ def open_embeddings(
         stack.callback(each.detach)
         opened.append(trained)
     return tuple(opened)
+
+
+def slot_bytes(width: int) -> int:
+    """Return the bytes of a slot: its row of ``width`` numbers, and the plan's part. Pure."""
+    return 4 * width + write_slot_bytes() + _SLOT_BYTES
 
 
 def _row_bytes(given: GivenEmbedding) -> int:

@@ -259,8 +259,8 @@ def test_the_default_rate_is_that_of_the_optimizer() -> None:
 def test_the_cache_is_divided_equally_and_small_types_take_what_they_need(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(embeddings, "write_slot_bytes", lambda: 8)
-    shapes = {"a": (300, 5), "b": (10, 5), "c": (300, 5)}  # 5 numbers, one of the optimizer's, and 8 bytes of the plan
+    monkeypatch.setattr(embeddings, "slot_bytes", lambda width: 4 * width + 8)
+    shapes = {"a": (300, 5), "b": (10, 5), "c": (300, 5)}  # 6 numbers, one of the optimizer's, and 8 bytes
     assert cache_bytes(EmbedConfig(), shapes) == {"a": None, "b": None, "c": None}
     assert cache_bytes(EmbedConfig(cache=2320), shapes) == {"a": 1000, "b": 320, "c": 1000}
     assert cache_bytes(EmbedConfig(cache=0.5), shapes) == {"a": 4720, "b": 320, "c": 4720}
