@@ -39,7 +39,7 @@ from gloader.ssd_store.embedding.embedding_record import (
 from gloader.ssd_store.embedding.row_buffer import RowBuffer
 from gloader.ssd_store.embedding.run_merge import MAX_RUNS, MAX_TABLES, MERGE_BYTES
 from gloader.ssd_store.embedding.run_set import LANE_BYTES, RunSet
-from gloader.ssd_store.embedding.sorted_run import IDS_PER_PAGE, NO_COST, FormulaRun, Run
+from gloader.ssd_store.embedding.sorted_run import IDS_PER_PAGE, NO_COST, FormulaRun
 from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.format.format import open_error
 from gloader.ssd_store.os_io import REAL_OS, OsIO, make_folders, write_errors
