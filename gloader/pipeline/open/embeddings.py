@@ -122,17 +122,17 @@ def embedding_demands(
         largest = max((count_rows(batch, number) for batch in probe), default=1)
         table = each.table
         batch_rows = min(max(math.ceil(LARGER_THAN_PROBED * distinct), 1), table.num_rows)
-        one_slot = slot_bytes(table.width)
+        each_bytes = slot_bytes(table.width)
         num_bytes = each.cache_bytes
         if num_bytes is None:
             num_bytes = room * _row_bytes(each) * table.num_rows // max(given.table_bytes, 1)
-            num_bytes = max(num_bytes, batch_rows * one_slot)
-        num_slots = min(num_bytes // one_slot, table.num_rows)
+            num_bytes = max(num_bytes, batch_rows * each_bytes)
+        num_slots = min(num_bytes // each_bytes, table.num_rows)
         if num_slots < batch_rows:
             raise BudgetError(
                 f"the embedding of {each.node_type!r} has a cache of {format_bytes(num_bytes)}, and a batch has up to "
-                f"{batch_rows:,} of its rows, which need {format_bytes(batch_rows * one_slot)}: all rows of a batch "
-                f"are in memory until its step. Give the embedding cache={batch_rows * one_slot} or more, or use a "
+                f"{batch_rows:,} of its rows, which need {format_bytes(batch_rows * each_bytes)}: all rows of a batch "
+                f"are in memory until its step. Give the embedding cache={batch_rows * each_bytes} or more, or use a "
                 "smaller batch size or fan-out"
             )
         demands.append(
@@ -141,8 +141,10 @@ def embedding_demands(
                 num_rows=table.num_rows,
                 batch_rows=batch_rows,
                 num_slots=num_slots,
+                row_bytes=_row_bytes(each),
+                folder=str(table.folder),
                 staging_bytes=_staging_bytes(each, num_slots),
-                fixed_bytes=num_slots * one_slot
+                fixed_bytes=num_slots * each_bytes
                 + _staging_bytes(each, num_slots)
                 + table_bytes(table.num_rows, table.width)
                 + math.ceil(LARGER_THAN_PROBED * largest) * _batch_row_bytes(each, dataset),
@@ -198,7 +200,7 @@ def open_embeddings(
 
 
 def slot_bytes(width: int) -> int:
-    """Return the bytes of a slot: its row of ``width`` numbers, and the plan's part. Pure."""
+    """Return the memory for a row of ``width`` float32 in a slot. Pure."""
     return 4 * width + write_slot_bytes() + _SLOT_BYTES
 
 

@@ -1,4 +1,4 @@
-"""Training with embeddings: the same bits wherever the rows are, checkpoints, resumption, evaluation and predictions."""
+"""Training with embeddings: the same bits wherever the rows are, checkpoints, evaluation and predictions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from gloader.config import (
     LoaderSettings,
     ModelConfig,
     OptimConfig,
-    SamplingSettings,
     TrainSettings,
 )
 from gloader.dataset import Dataset
 from gloader.errors import BudgetError, CheckpointError, ConfigError, StateError
-from gloader.loader import HeteroLoader, Loader
+from gloader.loader import HeteroLoader
 from gloader.training import train
 from gloader.training.checkpoint.save import load_checkpoint
 from gloader.training.predict import embed, predict
@@ -30,7 +29,7 @@ from gloader.training.train import FitResult, RunFiles
 PAPERS, AUTHORS, FIELDS, CLASSES = 180, 600, 24, 3
 MODEL = ModelConfig(name="rgcn", hidden=8, dropout=0.2)
 OPTIM = OptimConfig(epochs=4, lr=0.02)
-LOADER = LoaderSettings.of(fanouts=(3, 2), batch_size=12, threads=1, memory_budget=400_000_000)
+LOADER = LoaderSettings.of(fanouts=(3, 2), batch_size=12, threads=1, memory_budget=1_500_000_000)
 EMBED = EmbedConfig(dims={"*": 6}, lr=0.1)
 BATCHES = 10  # of 120 training papers
 
