@@ -132,8 +132,8 @@ def embedding_demands(
             raise BudgetError(
                 f"the embedding of {each.node_type!r} has a cache of {format_bytes(num_bytes)}, and a batch has up to "
                 f"{batch_rows:,} of its rows, which need {format_bytes(batch_rows * each_bytes)}: all rows of a batch "
-                f"are in memory until its step. Give the embedding cache={batch_rows * each_bytes} or more, or use a "
-                "smaller batch size or fan-out"
+                "are in memory until its step. Give it more memory, by NodeEmbedding(cache="
+                f"{batch_rows * each_bytes}) or --embed-cache, or use a smaller batch size or fan-out"
             )
         demands.append(
             EmbeddingDemand(
