@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from gloader.cache.write_plan import FORWARD, LATE, TABLE, WritePlanner
+from gloader.cache.write_plan import FORWARD, LATE, TABLE, WritePlanner, write_slot_bytes
 from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.signals import NEVER, Cancellation, SignalSafeCondition, uninterrupted
 from gloader.errors import ChannelClosedError, PlanError, ShapeError, StateError
@@ -52,6 +52,15 @@ if TYPE_CHECKING:
 
 
 NO_ROWS: Final[IdArray] = np.empty(0, np.int64)
+
+
+# Bytes per slot beside the row and the planner: the row's id, a flag, and two positions while rows are looked up.
+_SLOT_BYTES: Final = 8 + 1 + 16
+
+
+def slot_bytes(width: int) -> int:
+    """Return the memory for a row of ``width`` float32 in a slot. Pure."""
+    return 4 * width + write_slot_bytes() + _SLOT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
