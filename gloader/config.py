@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from numbers import Integral
 from pathlib import Path
@@ -30,6 +30,7 @@ from gloader.core.flag_values import (
     AnyFanout,
     Count,
     Duration,
+    EmbedDims,
     Names,
     Price,
     Share,
@@ -83,6 +84,7 @@ ExchangeMode = Literal["auto", "never", "always"]
 Sharing = Literal["auto", "shared", "private"]
 Autocast = Literal["none", "bf16"]
 GradCompress = Literal["none", "bf16", "powersgd"]
+EmbedOptimizer = Literal["rowwise-adagrad", "adagrad", "sparse-adam"]
 
 
 # The group of flags that --help lists first, because most runs need them.
@@ -353,7 +355,33 @@ class LinkConfig:
     """Link tables for validation and test. Default: valid,test, if the dataset has them."""
 
 
-@Parameter(name="*", group=Group("Object store", sort_key=11))
+@Parameter(name="*", group=Group("Embeddings", sort_key=11))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedConfig:
+    """Trained rows of node types, which are kept in files and need not fit in memory."""
+
+    dims: Annotated[EmbedDims, Parameter(name="embed")] = field(default_factory=dict)
+    """Give each node a trained row of this width, beside its features if it has some: 64 for all types without features
+    (or for the only type), author=64 for one type. May be repeated. The rows lie on the SSD, in the folder of the
+    run."""
+    optimizer: Annotated[EmbedOptimizer, Parameter(name="embed-optimizer")] = "rowwise-adagrad"
+    """Update rule of these rows. rowwise-adagrad keeps one number for each row, adagrad one and sparse-adam two for
+    each weight."""
+    lr: Annotated[float | None, Parameter(name="embed-lr")] = None
+    """Learning rate of these rows; --lr-schedule does not change it. Default: 0.01, and 0.001 for sparse-adam."""
+    cache: Annotated[SizeOrShare, Parameter(name="embed-cache")] = None
+    """Memory for these rows, a part of the memory budget: a size for all types together, or a share of each type's rows
+    such as 10%. It never changes a result. Default: all rows, or a quarter of the loader's memory."""
+
+    @property
+    def learning_rate(self) -> float:
+        """``lr``, or the default of the optimizer."""
+        if self.lr is not None:
+            return self.lr
+        return 0.001 if self.optimizer == "sparse-adam" else 0.01
+
+
+@Parameter(name="*", group=Group("Object store", sort_key=12))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectSettings:
     """The transfer of a dataset at a URL (s3://, gs://, az://, https://, file://); never changes a batch."""
@@ -595,6 +623,7 @@ class TrainSettings:
     task: TaskName = "node"
     # Its metric is that of every task: the flag was first for links, and recorded settings have it there.
     links: LinkConfig = LinkConfig()
+    embed: EmbedConfig = EmbedConfig()
     # The task whose task tables have the rows to learn, such as "churn" for the table "churn.train"; None learns nodes.
     table: str | None = None
     # Number of networks to train, which differ only in their seed: run k uses the loader's seed + k.

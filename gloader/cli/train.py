@@ -26,6 +26,7 @@ from gloader.cli.run_view import RunView, print_result
 from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen
 from gloader.config import (
     FIRST,
+    EmbedConfig,
     LinkConfig,
     LoaderSettings,
     ModelConfig,
@@ -88,7 +89,7 @@ class RunFlags:
 
 
 _MODEL, _OPTIM, _STEP, _LOADER = ModelConfig(), OptimConfig(), StepConfig(), LoaderSettings()
-_LINKS, _OBJECTS = LinkConfig(), ObjectSettings()
+_LINKS, _EMBED, _OBJECTS = LinkConfig(), EmbedConfig(), ObjectSettings()
 # The module with the compiled functions (kernels) that every preparation needs.
 _CONVERSION_KERNELS = "gloader.convert.csc.csc_kernels"
 # Folder of the run with --compare-mlp that trains the MLP. It is inside the folder of the run with the edges.
@@ -103,6 +104,7 @@ def train(
     step: StepConfig = _STEP,
     loader: LoaderSettings = _LOADER,
     links: LinkConfig = _LINKS,
+    embed: EmbedConfig = _EMBED,
     objects: ObjectSettings = _OBJECTS,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
@@ -116,7 +118,7 @@ def train(
     ----------
     run
         The dataset, the output folder and the kind of run.
-    model, optim, step, loader, links
+    model, optim, step, loader, links, embed
         Settings of the training; ``config.yaml`` records them.
     objects
         Settings for a dataset at a URL, whose files are copied to a local mirror.
@@ -140,6 +142,7 @@ def train(
         loader=loader,
         task=run.task,
         links=links,
+        embed=embed,
         table=run.table,
         runs=run.runs,
     )
@@ -188,7 +191,7 @@ def train(
         is_exposed, mlp = view.is_exposed, None
         if run.compare_mlp:
             screen.say("\nfor comparison, an MLP on the same features:")
-            without_edges = replace(settings, model=replace(model, name="mlp"))
+            without_edges = replace(settings, model=replace(model, name="mlp"), embed=EmbedConfig())
             with RunView(screen, explains=run.explain, is_baseline=True) as view:
                 mlp = _fit(dataset, without_edges, run, view, out=out / _MLP)
         if group.is_first:

@@ -7,8 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, get_args
 
-from gloader.config import CORRECT_AND_SMOOTH, HETERO_MODELS, HOP_MODELS, HOPS_ENTRY, TaskName
-from gloader.core.flag_values import require_choice
+from gloader.config import (
+    CORRECT_AND_SMOOTH,
+    HETERO_MODELS,
+    HOP_MODELS,
+    HOPS_ENTRY,
+    MLP_MODELS,
+    EmbedOptimizer,
+    TaskName,
+)
+from gloader.core.flag_values import EVERY_TYPE, require_choice
+from gloader.core.near_names import near_advice
 from gloader.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
@@ -205,9 +214,11 @@ def require_model(settings: TrainSettings, dataset: Dataset) -> None:
     """Raise ConfigError if the model of ``settings`` does not fit ``dataset``.
 
     A model of one node type accepts no other graph. "gine" needs edge features that the loader reads. A model of
-    `HOP_MODELS` needs hop columns, and "correct-and-smooth" needs edges and labels of nodes that are classes.
+    `HOP_MODELS` needs hop columns, and "correct-and-smooth" needs edges and labels of nodes that are classes. Embeddings
+    need a model that trains the rows of all nodes.
     """
     name = settings.model.name
+    embedded_dims(settings, dataset)
     if name in HETERO_MODELS:
         return
     if name in HOP_MODELS:
@@ -239,6 +250,55 @@ def require_model(settings: TrainSettings, dataset: Dataset) -> None:
             else "edge_features='none' leaves them out"
         )
         raise ConfigError(f"model 'gine' needs edge features, and {lacking}; gat works without them")
+
+
+def embedded_dims(settings: TrainSettings, dataset: Dataset) -> dict[str, int]:
+    """Return the widths of the embeddings of ``settings`` by node type; empty without embeddings.
+
+    Raises
+    ------
+    ConfigError
+        There is no such type, a width, the optimizer or its learning rate is not allowed, a width for all types finds
+        no type without features, or the model would leave the rows of most nodes untrained.
+    """
+    config, name, types = settings.embed, settings.model.name, dataset.node_types
+    if not config.dims:
+        given = [flag for flag, value in (("lr", config.lr), ("cache", config.cache)) if value is not None]
+        if given:
+            raise ConfigError(
+                f"--embed-{given[0]} is for embeddings, and --embed names none; give --embed DIM"
+            )
+        return {}
+    require_choice("embed_optimizer", config.optimizer, get_args(EmbedOptimizer))
+    if not 0 < config.learning_rate < float("inf"):
+        raise ConfigError(f"--embed-lr is {config.lr}; allowed: a positive number")
+    if name in HOP_MODELS or (name in MLP_MODELS and settings.task != "link"):
+        reads = "stored hop columns" if name in HOP_MODELS else "no neighbours"
+        raise ConfigError(
+            f"--embed trains the rows of the nodes in a batch, and model {name!r} reads {reads}: the rows of all nodes "
+            "but the training nodes would stay as they began; take a model that samples neighbours, or leave --embed out"
+        )
+    plain = [each for each in types if not dataset.node_tables[each].feature_dim]
+    dims: dict[str, int] = {}
+    for given_type, width in config.dims.items():
+        if not isinstance(width, int) or width < 1:
+            raise ConfigError(f"--embed {given_type}={width!r}: a row has 1 number or more")
+        if given_type == EVERY_TYPE:
+            every = plain or (types if len(types) == 1 else ())
+            if not every:
+                raise ConfigError(
+                    f"--embed {width} is for types without features, and all types of {dataset.name} have features; "
+                    f"name the types that get embeddings beside their features, such as --embed {types[0]}={width}"
+                )
+            dims |= {each: width for each in every if each not in config.dims}
+        elif given_type not in types:
+            raise ConfigError(
+                f"--embed names the type {given_type!r}, which {dataset.name} does not have; "
+                f"{near_advice(given_type, types)}"
+            )
+        else:
+            dims[given_type] = width
+    return {each: dims[each] for each in types if each in dims}
 
 
 def column_groups(dataset: Dataset) -> tuple[ColumnGroup, ...]:

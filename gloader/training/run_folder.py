@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from gloader.config import TrainSettings
+    from gloader.config import EmbedConfig, TrainSettings
     from gloader.training.group import RankGroup
 
 
@@ -66,7 +66,7 @@ _OPTIM_WITHOUT_EFFECT = frozenset({"checkpoint_every"})
 # Settings that define the network and its inputs. With another value, the checkpoint's weights do not fit.
 _MODEL_SETTINGS = frozenset(
     {"dataset", "model", "hidden", "dropout", "batch_norm", "heads", "residual"}
-    | {"task", "table", "decoder", "decoder_layers"}
+    | {"task", "table", "decoder", "decoder_layers", "embed"}
 )
 # Settings that earlier versions did not record, with the values that these versions used.
 _UNRECORDED_DEFAULTS: dict[str, Any] = {
@@ -113,6 +113,7 @@ def decisive_settings(settings: TrainSettings, *, world_size: int) -> dict[str, 
         "fanouts": plain_fanouts(settings.loader.sampling.fanouts),
         "task": settings.task,
         **({} if settings.table is None else {"table": settings.table}),
+        **(_embed_settings(settings.embed) if settings.embed.dims else {}),
         **(_link_settings(settings) if settings.task == "link" else _node_settings(settings)),
     }
 
@@ -120,6 +121,11 @@ def decisive_settings(settings: TrainSettings, *, world_size: int) -> dict[str, 
 def _node_settings(settings: TrainSettings) -> dict[str, Any]:
     """Return the metric of a task of nodes, by its name; empty for the default, which depends on the dataset."""
     return {} if settings.links.metric == "auto" else {"metric": settings.links.metric}
+
+
+def _embed_settings(config: EmbedConfig) -> dict[str, Any]:
+    """Return the settings of the embeddings that change a result, by name."""
+    return {"embed": dict(config.dims), "embed_optimizer": config.optimizer, "embed_lr": config.learning_rate}
 
 
 def _link_settings(settings: TrainSettings) -> dict[str, Any]:

@@ -608,6 +608,8 @@ def run_config(settings: TrainSettings, dataset: Dataset) -> dict[str, Any]:
         task = {}  # the defaults, which earlier versions did not record
     if settings.table is not None:
         task["table"] = settings.table
+    if settings.embed.dims:
+        task["embeddings"] = asdict(settings.embed)
     return {
         "dataset": {"path": dataset.location, "name": dataset.name, "fingerprint": dataset.fingerprint},
         "model": asdict(settings.model),
