@@ -116,6 +116,12 @@ ANY_RELATION: Final = "*"  # stands for every relation without its own fan-outs
 NODE: Final = "node"  # the node type of a graph of one type
 EDGE: Final[Relation] = (NODE, "to", NODE)  # the relation of such a graph
 
+# The node types of a knowledge graph, and the relation of its link tables. A row is a triple: it leads from its head to
+# its tail, both entities, and its label is the id of a node of the second type.
+ENTITY: Final = "entity"
+RELATION: Final = "relation"
+TRIPLE: Final[Relation] = (ENTITY, "related", ENTITY)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class BatchId:

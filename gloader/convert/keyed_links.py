@@ -9,7 +9,6 @@ ids back as link tables, without repeated rows. A repeated row is a row that an 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np

@@ -56,11 +56,6 @@ LINK_DTYPES: Final[dict[str, tuple[str, ...]]] = {
     PAIRS: ("int64",),
     NEGATIVES: ("int32", "int64"),
 }
-# The node types of a knowledge graph, and the relation of its link tables, whose rows are triples: the labels are ids of
-# the second type.
-ENTITY: Final = "entity"
-RELATION: Final = "relation"
-TRIPLE: Final[Relation] = (ENTITY, "related", ENTITY)
 PAIR_WIDTH: Final = 4  # columns of the pairs
 POSITION: Final = 2  # the column of the pairs with the position
 # Remedies for a leak: an edge to predict is also an edge of the graph. The first is for tables from a split of the

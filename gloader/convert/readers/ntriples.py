@@ -33,7 +33,9 @@ _READING_BYTES: Final = 16 << 20
 _BATCH_BYTES: Final = 4 << 20  # maximum number of characters per batch, except for one long line
 _IRI: Final = r"<([^\x00-\x20<>\"{}|^`\\]*(?:\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}|[^\x00-\x20<>\"{}|^`\\])*)>"
 _BLANK: Final = r"(_:[^\s<>\"]*[^\s<>\".])"
-_LITERAL: Final = rf"(\"(?:[^\"\\\n\r]|\\.)*\"(?:@[A-Za-z]+(?:-[A-Za-z0-9]+)*|\^\^{_IRI.replace('(', '(?:', 1)})?)"
+_LITERAL: Final = (
+    rf"(\"(?:[^\"\\\n\r]|\\.)*\"(?:@[A-Za-z]+(?:-[A-Za-z0-9]+)*|\^\^{_IRI.replace('(', '(?:', 1)})?)"
+)
 _TRIPLE: Final = re.compile(
     rf"[ \t]*(?:{_IRI}|{_BLANK})[ \t]*{_IRI}[ \t]*(?:{_IRI}|{_BLANK}|{_LITERAL})[ \t]*\.[ \t]*(?:#.*)?\n?"
 )
@@ -167,7 +169,7 @@ def _is_unicode(text: str) -> bool:
 def _what_is_wrong(line: str) -> str:
     """Return the end of the message for a line that is no triple. Pure."""
     text = line.strip()
-    advice = 'a line is "<subject> <predicate> <object> .", with IRIs in <>, blank nodes such as _:b0, or literals in ""'
+    advice = "a line is <subject> <predicate> <object> . with IRIs in <>, blank nodes such as _:b0, or quoted literals"
     if re.match(r"@(prefix|base)|(?i:prefix|base)\s", text):
         advice = "this is Turtle, which N-Triples has no prefixes of: convert it, for example with rapper -o ntriples"
     return f"is {shown(text)}, which is no triple: {advice}"

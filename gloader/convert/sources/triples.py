@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gloader.convert.keyed_graph import KeyedGraph, KeyedNodes
 from gloader.convert.keyed_edges import column_where
+from gloader.convert.keyed_graph import KeyedGraph, KeyedNodes
 from gloader.convert.keyed_links import KeyedLinks
 from gloader.convert.keys.values import key_kind
 from gloader.convert.options import PARTS, TRAIN
@@ -20,8 +20,8 @@ from gloader.convert.readers.column_names import listed, plain
 from gloader.convert.readers.open_table import is_text_table, open_table, part_files, plain_suffix
 from gloader.convert.readers.table_streams import ColumnNotes
 from gloader.core.malformed import shown
-from gloader.dataset.link_record import ENTITY, RELATION, TRIPLE
 from gloader.errors import ConfigError, SourceError
+from gloader.types import ENTITY, RELATION, TRIPLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +117,9 @@ def _paths(argument: str) -> dict[str, Path]:
     if not by_part:
         return {TRAIN: path}
     if TRAIN not in by_part:
-        raise SourceError(f"{path} has {', '.join(sorted(by_part))}, and no file of training triples, train.*")
+        raise SourceError(
+            f"{path} has {', '.join(sorted(by_part))}, and no file of training triples, train.*"
+        )
     return {part: by_part[part] for part in PARTS if part in by_part}
 
 
@@ -139,7 +141,9 @@ def _links(part: str, table: NumberTable, notes: ColumnNotes) -> KeyedLinks:
     """Return the link table of a part. Raises SourceError if its columns are unclear."""
     names = table.names
     if not names:
-        raise SourceError(f"{table.path} is empty; a table of triples has a head, a relation and a tail in each row")
+        raise SourceError(
+            f"{table.path} is empty; a table of triples has a head, a relation and a tail in each row"
+        )
     columns = _named(names) if table.has_names else None
     if columns is None and not table.has_names and len(names) == 3:
         columns = (names[0], names[1], names[2])
