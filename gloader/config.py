@@ -90,6 +90,7 @@ DeviceHotness = Literal["presampled", "vip", "degree"]
 SamplingDevice = Literal["auto", "cpu", "cuda"]
 Exclude = Literal["none", "self", "reverse"]
 TaskName = Literal["node", "classes", "binary", "multilabel", "regression", "link", "kg"]
+LINK_TASKS: Final = ("link", "kg")  # tasks that learn the rows of a link table
 Balance = Literal["none", "classes"]
 Decoder = Literal["dot", "mlp"]
 EdgeFeatures = Literal["auto", "none"]

@@ -44,7 +44,9 @@ class Uniform:
 
     k: int  # negatives per edge, or with ``shared`` per batch and end
     strict: bool = False  # whether edges of the graph are excluded
-    shared: bool = False  # whether all edges of a batch have the same negatives, in place of pairs of their own
+    shared: bool = (
+        False  # whether all edges of a batch have the same negatives, in place of pairs of their own
+    )
 
     def __post_init__(self) -> None:
         """Check the fields."""
