@@ -21,7 +21,7 @@ from gloader.training.dataset_checks import RANK_METRIC, require_triples
 from gloader.training.knowledge_ranks import TripleRanker, plan_ranks, rank_figures, read_triples
 from gloader.training.link_prediction import evaluated_tables
 from gloader.training.model_spec import KnowledgeSpec
-from gloader.training.objectives import Triples
+from gloader.training.objectives import TrueTriples
 from gloader.training.task import Evaluation
 from gloader.types import ENTITY, RELATION
 
@@ -79,7 +79,7 @@ class KnowledgeTask:
             ),
             config=config,
             negatives=parse_negatives(config.negatives),
-            objective=Triples(settings.knowledge.margin if name in _MARGIN_MODELS else None),
+            objective=TrueTriples(settings.knowledge.margin if name in _MARGIN_MODELS else None),
             evaluated=evaluated_tables(dataset, config, dataset.link_table(config.edges)),
         )
 

@@ -253,7 +253,7 @@ class LinkValues:
 
 
 @dataclass(frozen=True, slots=True)
-class Triples:
+class TrueTriples:
     """The loss of triples beside shared negatives. ``outputs`` are (P, 1 + 2k), see `KnowledgeNetwork.forward`.
 
     Without a margin, it is the cross-entropy of the right tail among itself and the wrong tails, and likewise of the
