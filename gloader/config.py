@@ -400,8 +400,9 @@ class EmbedConfig:
     lr: Annotated[float | None, Parameter(name="embed-lr")] = None
     """Learning rate of these rows; --lr-schedule does not change it. Default: 0.01, and 0.001 for sparse-adam."""
     cache: Annotated[SizeOrShare, Parameter(name="embed-cache")] = None
-    """Memory for these rows, a part of the memory budget: a size for all types together, or a share of each type's rows
-    such as 10%. It never changes a result. Default: all rows, or a quarter of the loader's memory."""
+    """Memory for these rows, a part of the memory budget: a size for all types together, or a share of all rows such as
+    10%. The rows of a batch have to fit. It never changes a result. Default: all rows, or a quarter of the loader's
+    memory."""
 
     @property
     def learning_rate(self) -> float:
@@ -409,6 +410,11 @@ class EmbedConfig:
         if self.lr is not None:
             return self.lr
         return 0.001 if self.optimizer == "sparse-adam" else 0.01
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the section ``embeddings`` of ``config.yaml``, as plain values; a share is text."""
+        cache = f"{100 * self.cache:.12g}%" if isinstance(self.cache, float) else self.cache
+        return {"dims": dict(self.dims), "optimizer": self.optimizer, "lr": self.lr, "cache": cache}
 
 
 @Parameter(name="*", group=Group("Object store", sort_key=13))

@@ -99,7 +99,7 @@ _CONVERSION_KERNELS = "gloader.convert.csc.csc_kernels"
 _MLP = "mlp"
 
 
-def train(
+def train(  # noqa: PLR0913 - groups of flags
     *,
     run: RunFlags,
     model: ModelConfig = _MODEL,

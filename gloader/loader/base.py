@@ -32,6 +32,7 @@ from gloader.device import place_of
 from gloader.device.seam import settle_vector_math
 from gloader.distributed import HostRun, RemoteTier, find_membership, open_for_rank, telling_others
 from gloader.errors import ConfigError, LoaderBusyError, LoaderClosedError, NotPicklableError, ReplayError
+from gloader.loader.node_embedding import given_embeddings
 from gloader.observe.bottleneck import find_bottleneck, spinning_advice
 from gloader.observe.compile_clock import say_compiling
 from gloader.observe.explain import explain_passes, explain_run
@@ -180,6 +181,7 @@ class BatchLoader(Generic[B]):
             # The plan of the seeds; the tier has the plan of the memory.
             self._plan = seeds.plan(dataset, settings, rank=membership.rank, world_size=membership.world_size)
             self._order = self._plan.order  # each batch's seeds
+            given = given_embeddings(dataset, embeddings)
         self._timeline = RecentTimeline(TimelineRecorder() if settings.stages.trace else None)
         task = self._plan.task  # the edges or rows of a table, or None
         if isinstance(task, RowTask) and device_dry_run is not None:
@@ -191,6 +193,7 @@ class BatchLoader(Generic[B]):
             self._plan,
             settings,
             dry_run=device_dry_run,
+            embeddings=given,
         )
         self._held = self._guard.parts
         tier = self._held.tier
@@ -362,8 +365,9 @@ class BatchLoader(Generic[B]):
         reports, passes = self._feedback.reports, self._feedback.passes
         parts = [explain_passes(passes) if passes else "", explain_run(reports) if reports else ""]
         tier = self._held.tier
-        if not isinstance(tier, RemoteTier) and tier.exchange is not None:
-            parts.append(tier.exchange.explain_run())
+        if not isinstance(tier, RemoteTier):
+            parts.append("" if tier.exchange is None else tier.exchange.explain_run())
+            parts += [embedding.explain_run() for embedding in tier.trained]
         if self._dataset.mirrored is not None:
             parts.append(self._dataset.mirrored.explain_traffic())
         return "\n".join(filter(None, parts))
@@ -427,6 +431,8 @@ class BatchLoader(Generic[B]):
             return ""
         if isinstance(tier, RemoteTier) or tier.exchange is not None or tier.device.is_asynchronous:
             return ""
+        if tier.trained:  # a replay knows nothing of trained rows
+            return ""
         state = replace(self._state, next=BatchId(epoch=self._stats.epoch - 1, index=0))
         header = run_header(tier, self._settings, state, self._dataset, num_ranks=self._held.num_ranks)
         try:
@@ -443,7 +449,8 @@ class BatchLoader(Generic[B]):
     def write_trace(self, path: StrPath) -> None:
         """Write the events of every stage so far as JSON for https://ui.perfetto.dev and `gloader.replay`.
 
-        A rank that receives its batches from another process records only its loop, which cannot be replayed.
+        A rank that receives its batches from another process records only its loop, which cannot be replayed. A run
+        with trained rows cannot be replayed either.
 
         Raises
         ------
@@ -457,7 +464,7 @@ class BatchLoader(Generic[B]):
         if whole is None:
             raise ConfigError("nothing was recorded; build the loader with trace=True")
         tier, header = self._held.tier, None
-        if not isinstance(tier, RemoteTier):
+        if not isinstance(tier, RemoteTier) and not tier.trained:
             state = self._recorded_from or self._state
             header = run_header(tier, self._settings, state, self._dataset, num_ranks=self._held.num_ranks)
         whole.write(Path(path), header=header)

@@ -262,8 +262,8 @@ def require_model(settings: TrainSettings, dataset: Dataset) -> None:
     """Raise ConfigError if the model of ``settings`` does not fit ``dataset``.
 
     A model of one node type accepts no other graph. "gine" needs edge features that the loader reads. A model of
-    `HOP_MODELS` needs hop columns, and "correct-and-smooth" needs edges and labels of nodes that are classes. Embeddings
-    need a model that trains the rows of all nodes.
+    `HOP_MODELS` needs hop columns, and "correct-and-smooth" needs edges and labels of nodes that are classes.
+    Embeddings need a model that trains the rows of all nodes.
     """
     name = settings.model.name
     if name in KNOWLEDGE_MODELS:
@@ -326,7 +326,7 @@ def embedded_dims(settings: TrainSettings, dataset: Dataset) -> dict[str, int]:
         reads = "stored hop columns" if name in HOP_MODELS else "no neighbours"
         raise ConfigError(
             f"--embed trains the rows of the nodes in a batch, and model {name!r} reads {reads}: the rows of all nodes "
-            "but the training nodes would stay as they began; take a model that samples neighbours, or leave --embed out"
+            "but the training nodes would stay as they began; take a model that samples neighbours, or leave it out"
         )
     plain = [each for each in types if not dataset.node_tables[each].feature_dim]
     dims: dict[str, int] = {}

@@ -12,59 +12,36 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import torch
 
 from gloader.errors import CheckpointError
 from gloader.loader.node_embedding import FrozenEmbedding, NodeEmbedding
-from gloader.pipeline.embedding_optimizers import Adagrad, RowwiseAdagrad, SparseAdam
+from gloader.pipeline.embedding_optimizers import OPTIMIZERS
+from gloader.pipeline.open.embeddings import slot_bytes
+from gloader.ssd_store.embedding.embedding_record import record_names
 from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
 from gloader.ssd_store.spill.claim import scratch_folder
 from gloader.ssd_store.write.atomic_file import remove_tree
+from gloader.training.checkpoint.save import SavedEmbeddings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from gloader.config import EmbedConfig, EmbedOptimizer
+    from gloader.config import EmbedConfig
     from gloader.dataset import Dataset
     from gloader.pipeline.embedding_optimizers import RowOptimizer
     from gloader.training.checkpoint.save import Checkpoint
     from gloader.training.model_spec import AnyModelSpec
-    from gloader.types import Delivered, IdArray
+    from gloader.types import Delivered
 
 # The folder of a run's tables. A run that replaces another one adds its id while the other run's tables are there.
 EMBEDDINGS: Final = "embeddings"
-_OPTIMIZERS: Final[Mapping[EmbedOptimizer, Any]] = {
-    "rowwise-adagrad": RowwiseAdagrad,
-    "adagrad": Adagrad,
-    "sparse-adam": SparseAdam,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedEmbeddings:
-    """The tables and records that a checkpoint names."""
-
-    folder: Path  # it has a folder for each type
-    present: str  # the record of the rows to resume from
-    best: str  # the record of the rows that belong to the best weights
-
-    def to_json(self) -> dict[str, str]:
-        """Return the entry of a checkpoint; the folder is named as it is in the run's folder."""
-        return {"folder": self.folder.name, "present": self.present, "best": self.best}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, str], root: Path) -> Self:
-        """Return the inverse of `to_json`; ``root`` is the run's folder. KeyError or TypeError if it is malformed."""
-        folder, present, best = (content[name] for name in ("folder", "present", "best"))
-        if any(not isinstance(name, str) or "/" in name or name.startswith(".") for name in (folder, present, best)):
-            raise TypeError(f"the embeddings are named {content!r}")
-        return cls(folder=root / folder, present=present, best=best)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,7 +108,7 @@ class RunEmbeddings:
     def forget_unnamed(self) -> None:
         """Remove the records other than ``present`` and ``best``, after a checkpoint has named these."""
         for embedding in self.by_type.values():
-            for record in embedding.records:
+            for record in record_names([path.name for path in embedding.folder.iterdir()]):
                 if record not in (self.present, self.best):
                     embedding.forget(record)
 
@@ -144,6 +121,10 @@ class RunEmbeddings:
         saved = SavedEmbeddings(folder=self.folder, present=self.present, best=self.best)
         with ExitStack() as stack:
             yield open_record(saved, tuple(self.by_type), stack)
+
+
+# A run without embeddings.
+NO_EMBEDDINGS: Final = RunEmbeddings(by_type={}, folder=Path(), present="", best="")
 
 
 def record_name(position: tuple[int, int]) -> str:
@@ -167,6 +148,15 @@ class RecordRows:
         self._table = EmbeddingTable.open(folder, record=record, is_read_only=True)
         self.num_rows = self._table.num_rows
         self.dim = self._table.initial.dim
+
+    def require_dataset(self, dataset: Dataset) -> None:
+        """Raise CheckpointError if the type has another number of nodes in ``dataset``."""
+        num_nodes = dataset.node_tables[self.node_type].num_nodes
+        if self.num_rows != num_nodes:
+            raise CheckpointError(
+                f"the checkpoint has trained rows of {self.num_rows:,} nodes of type {self.node_type!r}, and dataset "
+                f"{dataset.name} has {num_nodes:,}"
+            )
 
     def rows(self, ids: torch.Tensor | NDArray[np.int64]) -> torch.Tensor:
         """Return the weights (M, D) of the nodes ``ids`` (M,), in any order, with repeats."""
@@ -215,6 +205,21 @@ def open_record(
     return found
 
 
+def open_saved(checkpoint: Checkpoint, dataset: Dataset, stack: ExitStack) -> dict[str, FrozenEmbedding]:
+    """Return the trained rows of a checkpoint by type, for predictions; raises as `open_record`."""
+    types = tuple(embedded_types(checkpoint.spec, dataset))
+    if not types:
+        return {}
+    if checkpoint.embeddings is None:
+        raise CheckpointError(
+            "the checkpoint's network reads embeddings, and the checkpoint names no tables of them"
+        )
+    found = open_record(checkpoint.embeddings, types, stack)
+    for rows in found.values():
+        rows.require_dataset(dataset)
+    return found
+
+
 def embedded_types(spec: AnyModelSpec, dataset: Dataset) -> dict[str, int]:
     """Return the width of each embedding of a network, by the type's name in ``dataset``. Pure."""
     embedded = spec.encoder.schema.embedded
@@ -257,14 +262,16 @@ def open_embeddings(
     """
     with ExitStack() as stack:
         if not dims:
-            yield RunEmbeddings(by_type={}, folder=root or scratch or dataset.root, present="", best="")
+            yield NO_EMBEDDINGS
             return
         if root is None:
             root = stack.enter_context(scratch_folder(scratch, prefix="gloader-embed-"))
         folder = root / EMBEDDINGS if saved is None else saved.folder
         if saved is None and folder.exists():
             folder = root / f"{EMBEDDINGS}-{run_id}"
-        caches = cache_bytes(config, {name: (dataset.node_tables[name].num_nodes, dim) for name, dim in dims.items()})
+        caches = cache_bytes(
+            config, {name: (dataset.node_tables[name].num_nodes, dim) for name, dim in dims.items()}
+        )
         first = record_name((0, 0))
         opened = RunEmbeddings(
             by_type={},
@@ -308,14 +315,14 @@ def open_embeddings(
 
 def row_optimizer(config: EmbedConfig) -> RowOptimizer:
     """Return the optimizer of the embeddings of ``config``."""
-    made: RowOptimizer = _OPTIMIZERS[config.optimizer](lr=config.learning_rate)
-    return made
+    return OPTIMIZERS[config.optimizer](lr=config.learning_rate)
 
 
 def cache_bytes(config: EmbedConfig, shapes: Mapping[str, tuple[int, int]]) -> dict[str, int | None]:
     """Return the bytes of the rows in memory by type; None leaves them to the loader. Pure.
 
-    A share counts for each type, and a size is divided in proportion to the types' rows.
+    The types get equal parts, and what a small type does not need goes to the others: all rows of a batch have to be in
+    memory, and their number depends on the batch more than on the type's size.
 
     Parameters
     ----------
@@ -325,10 +332,15 @@ def cache_bytes(config: EmbedConfig, shapes: Mapping[str, tuple[int, int]]) -> d
     if config.cache is None:
         return dict.fromkeys(shapes)
     optimizer = row_optimizer(config)
-    sizes = {name: 4 * count * (dim + optimizer.state_width(dim)) for name, (count, dim) in shapes.items()}
-    total = max(sum(sizes.values()), 1)
-    share = config.cache if isinstance(config.cache, float) else config.cache / total
-    return {name: int(share * size) for name, size in sizes.items()}
+    sizes = {
+        name: count * slot_bytes(dim + optimizer.state_width(dim)) for name, (count, dim) in shapes.items()
+    }
+    left = int(config.cache * sum(sizes.values())) if isinstance(config.cache, float) else config.cache
+    parts: dict[str, int | None] = {}
+    for number, (name, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1])):
+        parts[name] = part = min(size, left // (len(sizes) - number))
+        left -= part
+    return parts
 
 
 def saved_of(

@@ -102,7 +102,7 @@ class KnowledgeTask:
         """Do nothing: no message passes over edges, and a source's receipt has the entities without training."""
 
     def open_loader(
-        self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
+        self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None, **given: Any
     ) -> LinkLoader:
         """Return a loader over the training triples."""
         return LinkLoader.from_settings(
@@ -114,6 +114,7 @@ class KnowledgeTask:
             exclude_duplicates=False,
             typed=True,
             device_dry_run=device_dry_run,
+            **given,
         )
 
     def drawn(self, batch: Any, loader: AnyLoader) -> tuple[Any, None]:  # noqa: ARG002 - every triple comes once

@@ -135,7 +135,7 @@ class LinkPrediction:
         return self.measure.is_error
 
     def open_loader(
-        self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
+        self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None, **given: Any
     ) -> LinkLoader:
         """Return a loader over the table's edges."""
         return LinkLoader.from_settings(
@@ -147,6 +147,7 @@ class LinkPrediction:
             exclude_duplicates=self.config.exclude_duplicates,
             typed=self.spec.has_types,
             device_dry_run=device_dry_run,
+            **given,
         )
 
     def drawn(self, batch: Any, loader: AnyLoader) -> tuple[Any, None]:  # noqa: ARG002 - links are not drawn

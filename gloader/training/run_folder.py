@@ -170,6 +170,8 @@ _LOG = logging.getLogger(__name__)
 
 _METRICS, _RESULT, _SCORES, _TRACE = "metrics.jsonl", "result.json", "scores.json", "trace.json"
 _RUN = re.compile(r"run-\d+")  # folder of one of several runs, inside the common folder
+# Folder of a run's embeddings, see `gloader.training.embeddings`; with the id of a run that replaced another one.
+_EMBEDDINGS = re.compile(r"embeddings(-[0-9a-f]{16})?")
 
 
 class RunFolder:
@@ -249,18 +251,19 @@ class RunFolder:
             fd, self._lock = self._lock, -1
             close_quietly(fd, os_io=self._os_io)
 
-    def begin(self, config: Mapping[str, Any], *, is_fresh: bool) -> None:
+    def begin(self, config: Mapping[str, Any], *, is_fresh: bool, keeps: Path | None = None) -> None:
         """Write the run's settings, which make the folder its own. A fresh run first removes an older run's files.
 
         Parameters
         ----------
         config : the resolved settings, with the run's id
         is_fresh : whether the run starts anew
+        keeps : the folder of the new run's embeddings, which is there already
         """
         if is_fresh:
             # Old checkpoints go before the settings change: a crash in between must not leave them to the new run.
             for folder in self._folders():
-                RunFolder(folder, os_io=self._os_io).discard()
+                RunFolder(folder, os_io=self._os_io).discard(keeps=keeps)
         self.write_config(config)
 
     def remove_residue(self) -> None:
@@ -275,6 +278,12 @@ class RunFolder:
             for folder in shard_folders(self.root):
                 if not is_sharded_checkpoint(folder):
                     self._remove_shards(folder)
+            # So are embeddings that no checkpoint names. A damaged checkpoint is reported where it is read.
+            if self._embedding_folders():
+                with contextlib.suppress(CheckpointError):
+                    checkpoint = self.load_checkpoint()
+                    saved = None if checkpoint is None else checkpoint.embeddings
+                    self._remove_embeddings(but=None if saved is None else saved.folder)
 
     def of_run(self, run: int, *, num_runs: int) -> RunFolder:
         """Return one run's folder among several, or this folder for a single run."""
@@ -331,10 +340,11 @@ class RunFolder:
         path = newest_checkpoint(self.root)
         return None if path is None else load_checkpoint(path)
 
-    def discard(self) -> None:
-        """Delete an older run's results and checkpoints; durable on return."""
+    def discard(self, *, keeps: Path | None = None) -> None:
+        """Delete an older run's results, checkpoints and embeddings but ``keeps``; durable on return."""
         with write_errors(self.root, "removing what an older run left", os_io=self._os_io):
             self._remove_checkpoints(but=None)
+            self._remove_embeddings(but=keeps)
             for name in (_RESULT, _SCORES, _METRICS):
                 with contextlib.suppress(FileNotFoundError):
                     self._os_io.unlink(self.root / name)
@@ -400,6 +410,16 @@ class RunFolder:
         for folder in shard_folders(self.root):
             if folder != but:
                 self._remove_shards(folder)
+
+    def _embedding_folders(self) -> list[Path]:
+        """Return the folders with tables of embeddings."""
+        return [path for path in self.root.iterdir() if _EMBEDDINGS.fullmatch(path.name) and path.is_dir()]
+
+    def _remove_embeddings(self, *, but: Path | None) -> None:
+        """Delete all embeddings except those in the folder ``but``."""
+        for folder in self._embedding_folders():
+            if folder != but:
+                remove_tree(folder, os_io=self._os_io)
 
     def _remove_shards(self, folder: Path) -> None:
         """Delete a checkpoint folder. It gets another name first, so that a half-deleted one is no checkpoint."""

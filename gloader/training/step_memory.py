@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from gloader.config import Autocast, LoaderSettings
     from gloader.dataset import Dataset
+    from gloader.models import Schema
     from gloader.pipeline.seeds import SeedPlan
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.training.model_spec import AnyModelSpec, EncoderSpec
@@ -186,6 +187,8 @@ def _measure(
             if isinstance(spec, LinkSpec | KnowledgeSpec)
             else _small(spec, batch, objective, shrunk)
         )
+        # The loader's plan counts the rows of embeddings and their gradients; a step has those of their columns.
+        ready = with_blank_rows(ready, spec.encoder.schema)
         model = spec.with_rows({name: len(ids) for name, ids in ready.typed.nodes.items()}).build()
         # The run's budget counts the batch and the model elsewhere.
         given = [*_tensors(ready), *model.parameters(), *model.buffers()]
@@ -238,7 +241,10 @@ def _small(
     ]
     return HeteroReadyBatch(
         id=batch.id,
-        x={name: torch.zeros(rows[name], dim) for name, dim in schema.feature_dims.items()},
+        x={
+            name: torch.zeros(rows[name], dim - schema.embedded.get(name, 0))
+            for name, dim in schema.feature_dims.items()
+        },
         y=objective.blank(num_seeds[schema.targets[0]]),
         blocks=tuple(
             {relation: blocks[depth] for relation, blocks in relations} for depth in range(spec.num_layers)
@@ -248,6 +254,26 @@ def _small(
         weights=torch.ones(num_seeds[schema.targets[0]]),
         row_age={name: torch.zeros(rows[name]) for name in schema.aged},
     )
+
+
+def with_blank_rows(batch: Any, schema: Schema) -> Any:
+    """Return a batch of any kind with zeros for the rows of embeddings, behind its features, with a gradient."""
+    if not schema.embedded:
+        return batch
+    if isinstance(batch, LinkBatch):
+        return replace(batch, batch=with_blank_rows(batch.batch, schema))
+    if isinstance(batch, HeteroReadyBatch):
+        return replace(
+            batch,
+            x={**batch.x, **{name: _widened(batch.x[name], dim) for name, dim in schema.embedded.items()}},
+        )
+    (dim,) = schema.embedded.values()
+    return replace(batch, x=_widened(batch.x, dim))
+
+
+def _widened(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return ``x`` (U, F) with ``dim`` columns behind it, which have a gradient."""
+    return torch.cat([x, torch.zeros(len(x), dim, device=x.device, requires_grad=True)], dim=1)
 
 
 def _small_block(spec: EncoderSpec | KnowledgeSpec, block: Block, shrunk: int) -> DeviceBlock:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gloader.loader.node_embedding import FrozenEmbedding
     from gloader.types import FeatureSource, IdArray
 
-# Bytes of the rows that are joined at once: large enough for sequential reads, and little beside an inference's buffers.
+# Bytes of the rows that are joined at once: enough for sequential reads, and little beside an inference's buffers.
 _JOINED_BYTES: Final = 4 << 20
 
 
