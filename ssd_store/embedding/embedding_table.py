@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
+from gloader.core.aligned_memory import plain_array
 from gloader.errors import (
     ConfigError,
     IncompleteStoreError,
@@ -383,7 +384,7 @@ class EmbeddingTable:
         ids = check_request(ids, rows, num_rows=self.num_rows, dim=self.width).rows
         if rows.dtype != np.float32:
             raise ShapeError(f"rows must be float32, not {rows.dtype}")
-        rows = np.ascontiguousarray(rows)
+        rows = plain_array(rows)  # a kernel would be compiled again for a read-only array
         with self._writing:
             buffer = self._writable()
             if ids.shape[0] >= buffer.capacity:
