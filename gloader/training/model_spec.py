@@ -402,6 +402,8 @@ def schema_of(dataset: Dataset, targets: tuple[str, ...] | None = None) -> Schem
 def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
     """Return ``spec`` as JSON values for `parse_spec`. Pure."""
     content = asdict(spec)
+    if isinstance(spec, KnowledgeSpec):
+        return content
     if isinstance(spec, LinkSpec):
         return content | {"encoder": spec_content(spec.encoder), "ends": list(spec.ends)}
     if isinstance(spec, HeteroModelSpec):
