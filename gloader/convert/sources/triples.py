@@ -16,7 +16,7 @@ from gloader.convert.keyed_graph import KeyedGraph, KeyedNodes
 from gloader.convert.keyed_links import KeyedLinks
 from gloader.convert.keys.values import key_kind
 from gloader.convert.options import PARTS, TRAIN
-from gloader.convert.readers.column_names import listed, plain
+from gloader.convert.readers.column_names import KNOWN_TRIPLES, TRIPLE_NAMES, listed, triple_columns
 from gloader.convert.readers.open_table import is_text_table, open_table, part_files, plain_suffix
 from gloader.convert.readers.table_streams import ColumnNotes
 from gloader.core.malformed import shown
@@ -30,13 +30,6 @@ if TYPE_CHECKING:
     from gloader.convert.readers.table_streams import NumberTable
     from gloader.core.keys import KeyKind
 
-# The known names of each column, in their plain form: only letters and digits, in lower case.
-_NAMES: Final = (
-    ("head", frozenset({"head", "headid", "subject", "subjectid", "source", "src", "from", "h", "s"})),
-    ("relation", frozenset({"relation", "relationid", "rel", "predicate", "property", "type", "r", "p"})),
-    ("tail", frozenset({"tail", "tailid", "object", "objectid", "target", "dst", "to", "t", "o"})),
-)
-_ALLOWED: Final = "head, relation and tail; subject, predicate and object; or h, r and t"
 _PART: Final = re.compile(rf"(?:^|,)({'|'.join(PARTS)})=")
 # Options of other sources, by their flags.
 _OF_OTHERS: Final = {
@@ -52,7 +45,7 @@ def open_triples(argument: str, options: SourceOptions) -> KeyedGraph:
     """Open the tables of triples that ``argument`` names: a file, a folder, or the file of each part.
 
     A folder with files such as ``train.txt`` and ``test.tsv.gz`` has a table for each of them. Any other folder is one
-    table in part files. A table has named columns, see `_NAMES`, or exactly three columns: head, relation, tail.
+    table in part files. A table has named columns, see `TRIPLE_NAMES`, or exactly three columns: head, relation, tail.
 
     Raises
     ------
@@ -130,11 +123,8 @@ def _is_header(fields: Sequence[str]) -> bool:
 
 def _named(names: Sequence[str]) -> tuple[str, str, str] | None:
     """Return the columns of heads, relations and tails by their names, or None. Pure."""
-    found = [[name for name in names if plain(name) in known] for _, known in _NAMES]
-    if any(len(matches) != 1 for matches in found):
-        return None
-    (head,), (relation,), (tail,) = found
-    return head, relation, tail
+    found = triple_columns(names)
+    return None if len(found) < len(TRIPLE_NAMES) else (found["head"], found["relation"], found["tail"])
 
 
 def _links(part: str, table: NumberTable, notes: ColumnNotes) -> KeyedLinks:
@@ -150,9 +140,9 @@ def _links(part: str, table: NumberTable, notes: ColumnNotes) -> KeyedLinks:
     if columns is None:
         text = f"the columns {listed(names)}" if table.has_names else f"{len(names)} columns without names"
         raise SourceError(
-            f"{table.path} has {text}; name its columns {_ALLOWED} (a table without names has three, in this order)"
+            f"{table.path} has {text}; name its columns {KNOWN_TRIPLES} (a table without names has three, in this order)"
         )
-    roles = zip(columns, (role for role, _ in _NAMES), strict=True)
+    roles = zip(columns, TRIPLE_NAMES, strict=True)
     if table.has_names:
         text = ", ".join(name if name == role else f"{name} is the {role}" for name, role in roles)
     else:
