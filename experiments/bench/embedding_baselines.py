@@ -1,15 +1,14 @@
-"""Trained rows without a plan: a file with a cache of least recently used rows, and torch's table in memory.
+"""Trained rows without a plan: a file with a cache of least recently used rows.
 
-The file has a row every ``stride`` bytes, a multiple of the sector, so that one direct request reads or writes a row and
-nothing is read in order to write. One io_uring has up to 128 requests in flight: a missing row's read begins as soon as
-the row before it in its slot is written. Rows are read when a batch is asked for; nothing looks ahead.
+The file has a row every ``stride`` bytes, a multiple of the sector: one direct request reads or writes a row, and nothing
+is read in order to write. One io_uring has up to 128 requests in flight. A missing row's read begins as soon as the row
+before it in its slot is written. Rows are read when a batch is asked for; nothing looks ahead.
 """
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -32,6 +31,8 @@ from gloader.ssd_store.read.uring import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
     Ids = NDArray[np.int64]
@@ -97,7 +98,14 @@ class OnDemandRows:
         places = slots[missing[:count]]
         base = self._memory.ctypes.data
         error = _exchange(
-            self._ring.table, self._fd, base, self._stride, places, victims[:count], ids[missing[:count]], DEPTH
+            self._ring.table,
+            self._fd,
+            base,
+            self._stride,
+            places,
+            victims[:count],
+            ids[missing[:count]],
+            DEPTH,
         )
         if error:
             raise OSError(error, os.strerror(error))
@@ -168,7 +176,7 @@ def _use(slot: int, head: int, after: NDArray[np.int32], before: NDArray[np.int3
 def _exchange(
     ring: Ids, fd: int, base: int, stride: int, slots: Ids, victims: Ids, rows: Ids, depth: int
 ) -> int:
-    """Write each slot's row to its place in the file, if it has one, then read the slot's new row; return 0 or errno."""
+    """Write each slot's row to the file, if it has one, then read the slot's new row. Return 0 or the errno."""
     tail = load_acquire32(ring[SQ_TAIL])
     upcoming, in_flight = 0, 0
     while True:
@@ -178,7 +186,9 @@ def _exchange(
                 tag = 2 * upcoming
                 tail = submit(ring, tail, OP_WRITE, fd, victims[upcoming] * stride, address, stride, tag)
             else:
-                tail = submit(ring, tail, OP_READ, fd, rows[upcoming] * stride, address, stride, 2 * upcoming + 1)
+                tail = submit(
+                    ring, tail, OP_READ, fd, rows[upcoming] * stride, address, stride, 2 * upcoming + 1
+                )
             in_flight += 1
             upcoming += 1
         store_release32(ring[SQ_TAIL], tail)
@@ -214,10 +224,3 @@ def drop(folder: Path) -> None:
                 os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(handle)
-
-
-def plain_rowwise(weights: Any, state: Any, slots: Any, grad: Any, lr: float, eps: float) -> None:
-    """Apply FBGEMM's EXACT_ROWWISE Adagrad in torch's plain operations, in place."""
-    sums = state[slots, 0] + grad.pow(2).mean(1)
-    state[slots, 0] = sums
-    weights.index_add_(0, slots, grad / (sums.sqrt() + eps)[:, None], alpha=-lr)

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import torch
-from embedding_baselines import OnDemandRows, make_flat_file, plain_rowwise
+from embedding_baselines import OnDemandRows
 
 import gloader
 from gloader import Dataset, HeteroLoader
 from gloader.config import ModelConfig, OptimConfig
 from gloader.models import build_hetero_model
+from gloader.pipeline.embedding_optimizers import OPTIMIZERS
 from gloader.training.model_spec import schema_of
 from gloader.training.train_step import build_optimizer
 
@@ -51,72 +52,93 @@ class Contender(Protocol):
         """Return what was loaded and written since the start, in rows and bytes."""
         ...
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self, job: dict[str, Any]) -> dict[str, Any]:
         """Return figures of the end, such as the seconds of a checkpoint."""
+        ...
+
+    def close(self) -> None:
+        """Release everything."""
         ...
 
 
 class Planned:
-    """gloader's own rows, on the SSD with a cache or all in slots."""
+    """gloader's own rows: on the SSD with a cache, or all in slots."""
 
     def __init__(self, data: Dataset, job: dict[str, Any]) -> None:
-        optimizers = {
-            "rowwise-adagrad": lambda: gloader.RowwiseAdagrad(lr=LR),
-            "adagrad": lambda: gloader.Adagrad(lr=LR),
-            "sparse-adam": lambda: gloader.SparseAdam(lr=LR),
-        }
-        self._type, self._job = job["type"], job
-        self.rows = gloader.NodeEmbedding.open(data, Path(job["table"]))
-        self.loader = _loader(data, job, embeddings={self._type: self.rows})
-        del optimizers
+        self._type, table = job["type"], Path(job["table"])
+        if "template" in job:
+            self.rows = gloader.NodeEmbedding.open(data, table, cache=job["cache_bytes"])
+        else:
+            self.rows = _new_rows(data, job, table)
+        self.loader = _loader(data, job, embeddings={self._type: self.rows}, spill_dir=job["spill"])
 
     def batches(self) -> Iterator[tuple[HeteroReadyBatch, torch.Tensor]]:
+        """Yield an epoch's batches and leaves."""
         for batch in self.loader:
             self._batch = batch
             yield batch, batch.embedded[self._type]
 
     def step(self) -> None:
+        """Step."""
         self.rows.step(self._batch)
 
     def counts(self) -> dict[str, int]:
+        """Return the counters of the rows."""
         return {}
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Return the seconds of a checkpoint, and of writing the bytes of the cache."""
         began = time.perf_counter()
         self.rows.checkpoint()
-        return {"checkpoint_s": time.perf_counter() - began}
+        return {"checkpoint_s": time.perf_counter() - began, "write_cache_s": _write_seconds(job)}
+
+    def close(self) -> None:
+        """Close loader and rows."""
+        self.loader.close()
+        self.rows.close()
 
 
 class OnDemand:
     """Rows that are read from a file when a batch needs them, and written when they leave their slots."""
 
     def __init__(self, data: Dataset, job: dict[str, Any]) -> None:
-        self._type = job["type"]
-        width = _width(job)
-        self._rows = OnDemandRows(Path(job["flat"]), data.node_tables[self._type].num_nodes, width, job["cache_bytes"])
+        self._type, dim, width = job["type"], job["dim"], _width(job)
+        num_rows = data.node_tables[self._type].num_nodes
+        self._rows = OnDemandRows(Path(job["flat"]), num_rows, width, job["cache_bytes"])
         table = torch.from_numpy(self._rows.slots)
-        self._weights, self._state = table[:, : job["dim"]], table[:, job["dim"] : width]
+        self._weights, self._state = table[:, :dim], table[:, dim:width]
+        self._optimizer = OPTIMIZERS[job["optimizer"]](lr=LR)
         self.loader = _loader(data, job)
+        self._num_steps = 0
 
     def batches(self) -> Iterator[tuple[HeteroReadyBatch, torch.Tensor]]:
+        """Yield an epoch's batches and leaves."""
         for batch in self.loader:
             self._slots = torch.from_numpy(self._rows.take(batch.nodes[self._type]))
-            self._leaf = self._weights[self._slots].requires_grad_()
+            self._leaf = self._weights.index_select(0, self._slots).requires_grad_()
             yield batch, self._leaf
 
     def step(self) -> None:
-        assert self._leaf.grad is not None
-        plain_rowwise(self._weights, self._state, self._slots, self._leaf.grad, LR, 1e-8)
+        """Step, with gloader's rule."""
+        self._num_steps += 1
+        self._optimizer.apply(self._weights, self._state, self._slots, self._leaf.grad, self._num_steps)
 
     def counts(self) -> dict[str, int]:
+        """Return rows loaded and written."""
         return self._rows.counts()
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self, job: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - as all
+        """Return nothing."""
         return {}
+
+    def close(self) -> None:
+        """Close loader and file."""
+        self.loader.close()
+        self._rows.close()
 
 
 class InTorch:
-    """A table of torch in memory, with torch's own sparse optimizer; FBGEMM's rule in plain operations."""
+    """A table of torch in memory, with torch's own sparse optimizer. Row-wise Adagrad, which torch lacks, is gloader's."""
 
     def __init__(self, data: Dataset, job: dict[str, Any]) -> None:
         self._type, name = job["type"], job["optimizer"]
@@ -132,25 +154,47 @@ class InTorch:
         self.loader = _loader(data, job)
 
     def batches(self) -> Iterator[tuple[HeteroReadyBatch, torch.Tensor]]:
+        """Yield an epoch's batches and rows."""
         for batch in self.loader:
             yield batch, self._table(torch.from_numpy(batch.nodes[self._type]))
 
     def step(self) -> None:
+        """Step, with torch's optimizer."""
         weight = self._table.weight
         if self._optimizer is not None:
             self._optimizer.step()
         else:
-            assert weight.grad is not None
-            with torch.no_grad():
-                grad = weight.grad  # a batch's rows are distinct: nothing has to be summed
-                plain_rowwise(weight, self._state, grad._indices()[0], grad._values(), LR, 1e-8)
+            grad: Any = weight.grad  # of a batch's rows, which are distinct: nothing has to be summed
+            ids, values = grad._indices()[0], grad._values()  # noqa: SLF001 - without a copy
+            gloader.RowwiseAdagrad(lr=LR).apply(weight.detach(), self._state, ids, values, 1)
         weight.grad = None
 
     def counts(self) -> dict[str, int]:
+        """Return nothing."""
         return {}
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self, job: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - as all
+        """Return nothing."""
         return {}
+
+    def close(self) -> None:
+        """Close the loader."""
+        self.loader.close()
+
+
+def _write_seconds(job: dict[str, Any]) -> float:
+    """Return the seconds in which a plain file takes the bytes of the cache, synced."""
+    piece = np.ones(16 << 20, np.uint8)
+    path = Path(job["spill"], "written")
+    began = time.perf_counter()
+    with path.open("wb") as file:
+        for first in range(0, job["cache_bytes"], len(piece)):
+            file.write(piece[: job["cache_bytes"] - first].data)
+        file.flush()
+        os.fsync(file.fileno())
+    seconds = time.perf_counter() - began
+    path.unlink()
+    return seconds
 
 
 CONTENDERS: Final[dict[str, Callable[[Dataset, dict[str, Any]], Contender]]] = {
@@ -193,7 +237,9 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
             found |= {"mode": phase["mode"], "counts": number > 0, "seconds": seconds, "batches": num_batches}
             epochs.append(found | {"rows": num_rows, "anonymous_bytes": watch.peak})
     watch.stop()
-    return {"epochs": epochs, "load": os.getloadavg()[0], **contender.finish()}
+    found = {"epochs": epochs, "load": os.getloadavg()[0], **contender.finish(job)}
+    contender.close()
+    return found
 
 
 def _ones(batch: HeteroReadyBatch, rows: torch.Tensor) -> None:  # noqa: ARG001 - as a network's step
@@ -228,6 +274,7 @@ def _loader(data: Dataset, job: dict[str, Any], **more: Any) -> HeteroLoader:
         batch_size=job["batch_size"],
         seeds=data.train[: job["batch_size"] * job["num_batches"]],
         memory_budget=job["memory_budget"],
+        superbatch=job["superbatch"],
         **job.get("settings", {}),
         **more,
     )
@@ -273,12 +320,30 @@ def io_bytes() -> dict[str, int]:
     return {name: int(value) for name, value in lines if name in ("read_bytes", "write_bytes")}
 
 
+def fill(job: dict[str, Any]) -> dict[str, Any]:
+    """Make a table whose rows are all on the disk."""
+    data = Dataset.open(job["dataset"])
+    raise NotImplementedError(data, job)
+
+
+def _new_rows(data: Dataset, job: dict[str, Any], folder: Path) -> gloader.NodeEmbedding:
+    """Return new rows."""
+    return gloader.NodeEmbedding(
+        data,
+        job["type"],
+        dim=job["dim"],
+        optimizer=OPTIMIZERS[job["optimizer"]](lr=LR),
+        folder=folder,
+        cache=job["cache_bytes"],
+    )
+
+
 def loaded(job: dict[str, Any]) -> dict[str, int]:  # noqa: ARG001 - as all parts
     """Return what a process holds that has loaded all modules."""
     return {"anonymous_bytes": anonymous_bytes()}
 
 
-PARTS: Final = {"train": train, "loaded": loaded}
+PARTS: Final = {"train": train, "fill": fill, "loaded": loaded}
 
 if __name__ == "__main__":
     main()
