@@ -1,9 +1,10 @@
-"""One contender of `embeddings.py`, in a process of its own: phases of epochs with the seconds and bytes of each.
+"""One contender of `embeddings.py`, in a process of its own: phases of spans with the seconds and bytes of each.
 
     embedding_child.py '{"part": "train", "contender": "planned", ...}'
 
-All contenders take the same batches of gloader's loader. A phase is "load", where every value of the gradient is 1 and
-no network computes, or "model", with R-SAGE. Its first epoch is not counted: it fills caches and compiles kernels.
+All contenders take the same batches of gloader's loader, one after another. A span is a number of them. A phase has
+some spans: "load", where every value of the gradient is 1 and no network computes, or "model", with R-SAGE. Its first
+span is not counted: it fills caches and compiles kernels.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import os
 import sys
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -41,7 +43,7 @@ class Contender(Protocol):
     """A way to hold trained rows."""
 
     def batches(self) -> Iterator[tuple[HeteroReadyBatch, torch.Tensor]]:
-        """Yield an epoch's batches, each with the rows of the trained type, a tensor that takes gradients."""
+        """Yield batches without end, each with the rows of the trained type, a tensor that takes gradients."""
         ...
 
     def step(self) -> None:
@@ -73,8 +75,8 @@ class Planned:
         self.loader = _loader(data, job, embeddings={self._type: self.rows}, spill_dir=job["spill"])
 
     def batches(self) -> Iterator[tuple[HeteroReadyBatch, torch.Tensor]]:
-        """Yield an epoch's batches and leaves."""
-        for batch in self.loader:
+        """Yield batches and leaves."""
+        for batch in _endless(self.loader):
             self._batch = batch
             yield batch, batch.embedded[self._type]
 
@@ -84,7 +86,15 @@ class Planned:
 
     def counts(self) -> dict[str, int]:
         """Return the counters of the rows."""
-        return {}
+        rows: Any = self.rows._trained.rows  # noqa: SLF001 - no public name
+        counts = rows.counts
+        return {
+            "bytes_read": rows.bytes_read,
+            "bytes_written": rows.bytes_written,
+            "loads": counts.loaded_forward + counts.loaded_table + counts.loaded_late,
+            "dirty_evictions": counts.evicted_forward + counts.evicted_table,
+            **asdict(counts),
+        }
 
     def finish(self, job: dict[str, Any]) -> dict[str, Any]:
         """Return the seconds of a checkpoint, and of writing the bytes of the cache."""
@@ -112,8 +122,8 @@ class OnDemand:
         self._num_steps = 0
 
     def batches(self) -> Iterator[tuple[HeteroReadyBatch, torch.Tensor]]:
-        """Yield an epoch's batches and leaves."""
-        for batch in self.loader:
+        """Yield batches and leaves."""
+        for batch in _endless(self.loader):
             self._slots = torch.from_numpy(self._rows.take(batch.nodes[self._type]))
             self._leaf = self._weights.index_select(0, self._slots).requires_grad_()
             yield batch, self._leaf
@@ -138,7 +148,7 @@ class OnDemand:
 
 
 class InTorch:
-    """A table of torch in memory, with torch's own sparse optimizer. Row-wise Adagrad, which torch lacks, is gloader's."""
+    """A table of torch in memory, with torch's sparse optimizer. Row-wise Adagrad, which torch lacks, is gloader's."""
 
     def __init__(self, data: Dataset, job: dict[str, Any]) -> None:
         self._type, name = job["type"], job["optimizer"]
@@ -154,8 +164,8 @@ class InTorch:
         self.loader = _loader(data, job)
 
     def batches(self) -> Iterator[tuple[HeteroReadyBatch, torch.Tensor]]:
-        """Yield an epoch's batches and rows."""
-        for batch in self.loader:
+        """Yield batches and rows."""
+        for batch in _endless(self.loader):
             yield batch, self._table(torch.from_numpy(batch.nodes[self._type]))
 
     def step(self) -> None:
@@ -212,32 +222,30 @@ def main() -> None:
 
 
 def train(job: dict[str, Any]) -> dict[str, Any]:
-    """Run the phases; return a list with the figures of each epoch, and those of the end."""
+    """Run the phases; return a list with the figures of each span, and those of the end."""
     data = Dataset.open(job["dataset"])
     torch.manual_seed(0)
+    began = time.perf_counter()
     contender = CONTENDERS[job["contender"]](data, job)
-    epochs = []
-    watch = Watch()
+    found: dict[str, Any] = {"open_s": time.perf_counter() - began}
+    spans, watch, batches = [], Watch(), contender.batches()
     for phase in job["phases"]:
         compute = _ones if phase["mode"] == "load" else _model_step(data, job)
-        for number in range(phase["epochs"]):
+        for number in range(phase["spans"]):
             watch.begin()
             before, began = {**io_bytes(), **contender.counts()}, time.perf_counter()
-            num_batches = num_rows = 0
-            for batch, rows in contender.batches():
+            num_rows = 0
+            for batch, rows in islice(batches, phase["batches"]):
                 compute(batch, rows)
                 contender.step()
-                num_batches += 1
                 num_rows += len(rows)
-                if num_batches == phase.get("batches"):
-                    break
             seconds = time.perf_counter() - began
             after = {**io_bytes(), **contender.counts()}
-            found = {name: after[name] - before[name] for name in after}
-            found |= {"mode": phase["mode"], "counts": number > 0, "seconds": seconds, "batches": num_batches}
-            epochs.append(found | {"rows": num_rows, "anonymous_bytes": watch.peak})
+            span = {name: after[name] - before[name] for name in after}
+            span |= {"mode": phase["mode"], "counts": number > 0, "seconds": seconds, "rows": num_rows}
+            spans.append(span | {"batches": phase["batches"], "anonymous_bytes": watch.peak})
     watch.stop()
-    found = {"epochs": epochs, "load": os.getloadavg()[0], **contender.finish(job)}
+    found |= {"spans": spans, "load": os.getloadavg()[0], **contender.finish(job)}
     contender.close()
     return found
 
@@ -272,7 +280,6 @@ def _loader(data: Dataset, job: dict[str, Any], **more: Any) -> HeteroLoader:
         data,
         fanouts=tuple(job["fanouts"]),
         batch_size=job["batch_size"],
-        seeds=data.train[: job["batch_size"] * job["num_batches"]],
         memory_budget=job["memory_budget"],
         superbatch=job["superbatch"],
         **job.get("settings", {}),
@@ -320,10 +327,23 @@ def io_bytes() -> dict[str, int]:
     return {name: int(value) for name, value in lines if name in ("read_bytes", "write_bytes")}
 
 
+def _endless(loader: HeteroLoader) -> Iterator[HeteroReadyBatch]:
+    """Yield the batches of one epoch after another."""
+    while True:
+        yield from loader
+
+
 def fill(job: dict[str, Any]) -> dict[str, Any]:
     """Make a table whose rows are all on the disk."""
-    data = Dataset.open(job["dataset"])
-    raise NotImplementedError(data, job)
+    with _new_rows(Dataset.open(job["dataset"]), job, Path(job["table"])) as rows:
+        table = rows.table
+        piece = np.empty((1 << 16, table.width), np.float32)
+        for first in range(0, table.num_rows, len(piece)):
+            ids = np.arange(first, min(first + len(piece), table.num_rows))
+            table.initial.fill(ids, piece[: len(ids)])
+            table.append(ids, piece[: len(ids)])
+        rows.checkpoint()
+    return {}
 
 
 def _new_rows(data: Dataset, job: dict[str, Any], folder: Path) -> gloader.NodeEmbedding:

@@ -10,9 +10,9 @@ train   A table ten times its cache, each row of it already on the disk. gloader
 fits    A table that fits in memory: gloader with a slot for each row against torch's sparse optimizers.
 stale   gloader as it is, and with a copy that waits for no step before it evicts: the most that staleness could gain.
 
-Each contender is a process of its own; they take turns, and the order changes from round to round. A phase's first epoch
-is not counted. Figures are medians over rounds and epochs; ratios are medians of the ratios of each round. Rows read on
-demand are measured over some batches, and an epoch's seconds are in proportion.
+Each contender is a process of its own; they take turns, and the order changes from round to round. All take the batches
+of one long epoch, in spans of some batches. The first span of a phase is not counted. Seconds are those of a batch: the
+median over spans and rounds. Ratios are medians of the ratios of each round.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=4_000_000, help="of the graph of one type")
     parser.add_argument("--small", type=int, default=1_000_000, help="the same of part fits")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batches", type=int, default=64, help="of an epoch")
+    parser.add_argument("--batches", type=int, default=64, help="of a span")
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--fanouts", type=int, nargs="*", default=[10, 10])
     parser.add_argument("--hidden", type=int, default=256)
@@ -109,9 +109,9 @@ def _train(options: argparse.Namespace) -> Iterator[Case]:
         row_bytes = 4 * WIDTHS["rowwise-adagrad"]
         job |= {"optimizer": "rowwise-adagrad", "cache_bytes": int(options.share * num_rows * row_bytes)}
         job |= {"flat": str(_flat(num_rows, options)), "template": str(_template(data, job, options))}
-        counted = {"epochs": 3}
+        counted = {"spans": 3, "batches": options.batches}
         phases = [{"mode": "load", **counted}, {"mode": "model", **counted}]
-        some = [{"mode": "load", "epochs": 2, "batches": 12}, {"mode": "model", "epochs": 2, "batches": 6}]
+        some = [{"mode": "load", "spans": 2, "batches": 12}, {"mode": "model", "spans": 2, "batches": 6}]
         jobs = {
             "planned": {**job, "phases": phases},
             "on demand": {**job, "phases": some},
@@ -143,9 +143,9 @@ def _fits(options: argparse.Namespace) -> Iterator[Case]:
             "cache_bytes": 4 * width * num_rows,
             "memory_budget": 12 * width * num_rows,
         }
-        phases = [{"mode": "load", "epochs": 3}]
+        phases = [{"mode": "load", "spans": 3, "batches": options.batches}]
         if name == "rowwise-adagrad":
-            phases.append({"mode": "model", "epochs": 2})
+            phases.append({"mode": "model", "spans": 3, "batches": options.batches})
         own = "planned, all in slots"
         runs = _rounds({own: {**job, "phases": phases}, "torch": {**job, "phases": phases}}, options)
         modes = [str(phase["mode"]) for phase in phases]
@@ -166,7 +166,7 @@ def _stale(options: argparse.Namespace) -> Iterator[Case]:
     row_bytes = 4 * WIDTHS["rowwise-adagrad"]
     job |= {"optimizer": "rowwise-adagrad", "cache_bytes": int(options.share * num_rows * row_bytes)}
     job |= {"template": str(_template(data, job, options))}
-    phases = [{"mode": mode, "epochs": 2} for mode in ("load", "model")]
+    phases = [{"mode": mode, "spans": 3, "batches": options.batches} for mode in ("load", "model")]
     runs = _rounds({name: {**job, "phases": phases} for name in PLANNED}, options)
     ratios = {
         f"{' to '.join(PLANNED)}, {phase['mode']}": _ratio(runs, *PLANNED, str(phase["mode"]))
@@ -234,7 +234,6 @@ def _job(options: argparse.Namespace, folder: Path, node_type: str) -> Case:
         "dim": DIM,
         "fanouts": options.fanouts,
         "batch_size": options.batch_size,
-        "num_batches": options.batches,
         "hidden": options.hidden,
         "memory_budget": options.budget,
         "superbatch": options.superbatch,
@@ -263,9 +262,9 @@ def _rounds(jobs: dict[str, Case], options: argparse.Namespace) -> dict[str, lis
     for number in range(options.rounds):
         for name in jobs if number % 2 == 0 else reversed(jobs):
             runs[name].append(_run({**jobs[name], "contender": name}, options))
-            last = {key: value for key, value in runs[name][-1].items() if key != "epochs"}
-            seconds = [round(epoch["seconds"], 2) for epoch in runs[name][-1]["epochs"]]
-            print(json.dumps({"contender": name, "epochs_s": seconds, **last}), flush=True)
+            last = {key: value for key, value in runs[name][-1].items() if key != "spans"}
+            seconds = [round(span["seconds"] / span["batches"], 4) for span in runs[name][-1]["spans"]]
+            print(json.dumps({"contender": name, "batch_s": seconds, **last}), flush=True)
     return runs
 
 
@@ -301,9 +300,9 @@ def _call(job: Case, limit: int | None) -> Case:
 
 
 def _seconds(run: Case, mode: str) -> float:
-    """Return the seconds of an epoch's batch, the median of the counted epochs."""
-    counted = [epoch for epoch in run["epochs"] if epoch["mode"] == mode and epoch["counts"]]
-    return statistics.median(epoch["seconds"] / epoch["batches"] for epoch in counted)
+    """Return the seconds of a batch, the median of the counted spans."""
+    counted = [span for span in run["spans"] if span["mode"] == mode and span["counts"]]
+    return statistics.median(span["seconds"] / span["batches"] for span in counted)
 
 
 def _ratio(runs: dict[str, list[Case]], own: str, peer: str, mode: str) -> list[float]:
@@ -316,10 +315,10 @@ def _own_ratios(runs: list[Case], row_bytes: int) -> dict[str, list[float]]:
     """Return each run's written bytes to those of changed rows that left the cache, and its checkpoint's seconds."""
     found: dict[str, list[float]] = {}
     for run in runs:
-        counted = [epoch for epoch in run["epochs"] if epoch["counts"]]
-        dirty = row_bytes * sum(epoch["dirty_evictions"] for epoch in counted)
+        counted = [span for span in run["spans"] if span["counts"]]
+        dirty = row_bytes * sum(span["dirty_evictions"] for span in counted)
         for name, key in (("by counters", "bytes_written"), ("by /proc", "write_bytes")):
-            written = sum(epoch[key] for epoch in counted)
+            written = sum(span[key] for span in counted)
             found.setdefault(f"bytes written to dirty bytes, {name}", []).append(round(written / dirty, 3))
         found.setdefault("checkpoint to cache at the disk's rate", []).append(
             round(run["checkpoint_s"] / run["write_cache_s"], 3)
@@ -350,28 +349,27 @@ def _lines(cases: list[Case]) -> Iterator[str]:
             rounds = ", ".join(f"{value:.2f}" for value in values)
             yield f"| {case['part']} | {graph} | {name} | {statistics.median(values):.2f} | {rounds} | {aim} |"
     yield ""
-    yield "| part | graph | contender | phase | an epoch | rows of a batch | read | written | anonymous memory |"
+    yield "| part | graph | contender | phase | a batch | its rows | read | written | anonymous memory |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for case in cases:
         for name, runs in case["runs"].items():
             for mode in ("load", "model"):
-                if any(epoch["mode"] == mode for epoch in runs[0]["epochs"]):
+                if any(span["mode"] == mode for span in runs[0]["spans"]):
                     yield f"| {case['part']} | {case['graph']} | {name} | {mode} | {_cells(runs, mode)} |"
 
 
 def _cells(runs: list[Case], mode: str) -> str:
     """Return the cells of a contender's phase."""
-    epochs = [epoch for run in runs for epoch in run["epochs"] if epoch["mode"] == mode and epoch["counts"]]
-    longest = max(epoch["batches"] for epoch in epochs)
+    spans = [span for run in runs for span in run["spans"] if span["mode"] == mode and span["counts"]]
 
     def per_batch(name: str) -> float:
-        return statistics.median(epoch[name] / epoch["batches"] for epoch in epochs)
+        return statistics.median(span[name] / span["batches"] for span in spans)
 
     cells = [
-        f"{format_seconds(longest * per_batch('seconds'))} of {longest} batches",
+        format_seconds(per_batch("seconds")),
         f"{per_batch('rows'):,.0f}",
         *(f"{format_bytes(per_batch(name))}" for name in ("read_bytes", "write_bytes")),
-        format_bytes(max(epoch["anonymous_bytes"] for epoch in epochs)),
+        format_bytes(max(span["anonymous_bytes"] for span in spans)),
     ]
     return " | ".join(cells)
 
