@@ -17,6 +17,7 @@ each evicted row goes and where each loaded row comes from, so that no load find
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -241,7 +242,9 @@ class WritePlanner:
         # The last plan: the number of its first batch and of the batch after its last one, its horizon, and the first
         # slot of the chain of rows without a known next use.
         self._last_first, self._next, self._horizon, self._oldest = 0, 0, 0, -1
-        self._released = 0  # batches whose slots may be victims' slots
+        self._pinned: deque[NDArray[np.int32]] = (
+            deque()
+        )  # the codes of the last batches, whose slots are pinned
         # Rows that the plans left in forward pieces, and the numbers of the batches that load them.
         self._forward: tuple[IdArray, IdArray] = (NO_ROWS, NO_ROWS)
         self._late: IdArray = NO_ROWS  # rows that the last plan evicted to the table
@@ -305,8 +308,8 @@ class WritePlanner:
                 f"row {int(rows[bad])} was evicted for batch {int(targets[bad])}, but this batch is not the next one "
                 "that uses it. Plan the batches that the last plan had as its look-ahead, or call restart"
             )
-        # One chain for each batch and for no known use, the pins, and the empty slots.
-        heads, tails = np.full((2, horizon + 1 + self._depth + 1), -1, dtype=np.int32)
+        # One chain for each batch, for no known use and for the empty slots.
+        heads, tails = np.full((2, horizon + 2), -1, dtype=np.int32)
         content = self._content.copy()
         kernels.chain_slots(
             content,
@@ -317,8 +320,7 @@ class WritePlanner:
             self._records,
             heads,
             tails,
-            self._depth,
-            self._released,
+            first - len(self._pinned),
             self._oldest,
             self._horizon,
         )
@@ -360,38 +362,63 @@ class WritePlanner:
         """
         table, far = self._table, horizon - 1
         largest = int(window.lengths.max(initial=0))
-        positions, sources = np.empty(largest, dtype=np.int32), np.empty(largest, dtype=np.int8)
-        victims, targets = (
-            np.empty(largest, dtype=_row_type(self._num_rows)),
-            np.empty(largest, dtype=np.int32),
-        )
+        entries, positions, targets = np.empty((3, largest), dtype=np.int32)
+        sources = np.empty(largest, dtype=np.int8)
+        victims = np.empty(largest, dtype=_row_type(self._num_rows))
         loads, waits = [], np.zeros(len(parts), dtype=np.int64)
-        for batch, part in enumerate(parts):
-            num_loads, self._released, waits[batch], far = kernels.assign(
-                window.read(batch),
-                part,
+        for batch, codes in enumerate(parts):
+            rows, number = window.read(batch), self._next + batch
+            if len(self._pinned) == self._depth:
+                far = self._release(number, horizon, heads, tails, far)
+            num_loads = kernels.find(
+                rows,
+                codes,
                 table.keys,
                 table.values,
                 table.base,
                 horizon,
-                content,
                 self._records,
-                heads,
-                tails,
-                self._depth,
-                self._released,
-                far,
-                batch,
-                self._next + batch,
+                number,
+                entries,
                 positions,
                 sources,
-                victims,
-                targets,
             )
-            loads.append(
-                (sources[:num_loads].copy(), victims[:num_loads].copy(), targets[:num_loads].copy())
-            )
+            done, wait_for = 0, 0
+            while True:
+                done, wait_for, far = kernels.load(
+                    rows,
+                    codes,
+                    table.keys,
+                    table.values,
+                    table.base,
+                    horizon,
+                    content,
+                    self._records,
+                    heads,
+                    tails,
+                    far,
+                    batch,
+                    number,
+                    positions[:num_loads],
+                    done,
+                    wait_for,
+                    victims,
+                    targets,
+                )
+                if done == num_loads:
+                    break
+                far = self._release(number, horizon, heads, tails, far)
+            waits[batch] = wait_for
+            self._pinned.append(codes)
+            loads.append((sources[:num_loads].copy(), victims[:num_loads].copy(), targets[:num_loads].copy()))
         return loads, waits
+
+    def _release(
+        self, number: int, horizon: int, heads: NDArray[np.int32], tails: NDArray[np.int32], far: int
+    ) -> int:
+        """Release the slots of the first pinned batch before batch ``number``. Return the new ``far``."""
+        first = number - len(self._pinned)
+        return kernels.release(self._pinned.popleft(), first, horizon, self._records, heads, tails, far)
 
     def _keep_evictions(self, plan: WritePlan) -> None:
         """Keep the rows that the last plan left in forward pieces, and those that it evicted to the table."""
