@@ -116,6 +116,12 @@ ANY_RELATION: Final = "*"  # stands for every relation without its own fan-outs
 NODE: Final = "node"  # the node type of a graph of one type
 EDGE: Final[Relation] = (NODE, "to", NODE)  # the relation of such a graph
 
+# The node types of a knowledge graph, and the relation of its link tables. A row is a triple: it leads from its head to
+# its tail, both entities, and its label is the id of a node of the second type.
+ENTITY: Final = "entity"
+RELATION: Final = "relation"
+TRIPLE: Final[Relation] = (ENTITY, "related", ENTITY)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class BatchId:
@@ -220,6 +226,9 @@ class Links(ByShapes):
     num_positives: int
     # (num_positives,) int64 seconds, the query time of a positive and its negatives; None allows edges of all times
     times: IdArray | None = None
+    # (2, k) wrong sources and wrong destinations of every positive, as indices into the batch's seeds of their types;
+    # None unless all positives share their negatives. Then all pairs are positives, with the table's labels.
+    shared: LocalArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -648,6 +657,7 @@ class ReadyBatch(ByShapes):
     weights: torch.Tensor | None = None
     row_seeds: torch.Tensor | None = None
     row_age: torch.Tensor | None = None  # (U,)
+    embedded: Mapping[str, torch.Tensor] | None = None  # see `HeteroReadyBatch`
 
     @property
     def typed(self) -> HeteroReadyBatch:
@@ -664,6 +674,7 @@ class ReadyBatch(ByShapes):
             weights=self.weights,
             row_seeds=self.row_seeds,
             row_age=None if self.row_age is None else {NODE: self.row_age},
+            embedded=self.embedded,
         )
 
 
@@ -692,6 +703,9 @@ class HeteroReadyBatch(ByShapes):
     # By type whose nodes have times: (U_t,) float32 seconds, the seed's time less the node's, NaN where a node has no
     # time. None if the rows have no times, or no type has.
     row_age: Mapping[str, torch.Tensor] | None = None
+    # By type with an embedding: (U_t, D) float32, its trained rows, a leaf with gradients unless the embedding is
+    # frozen. They are the last columns of the type's ``x``. None without embeddings.
+    embedded: Mapping[str, torch.Tensor] | None = None
 
     @property
     def typed(self) -> HeteroReadyBatch:
@@ -711,6 +725,9 @@ class LinkBatch(ByShapes):
     edge_ids: IdArray  # (P,) rows of the link table; `NO_EDGE` for negatives
     num_positives: int  # the first pairs are positives
     times: IdArray | None = None  # (num_positives,) see `Links`
+    # (2, k) int64 wrong sources and wrong destinations of every positive, as row numbers like ``pairs``; None unless
+    # all positives share their negatives
+    shared: torch.Tensor | None = None
 
     @property
     def id(self) -> BatchId:
@@ -721,6 +738,11 @@ class LinkBatch(ByShapes):
     def typed(self) -> HeteroReadyBatch:
         """The nodes, features and edges by type and relation."""
         return self.batch.typed
+
+    @property
+    def embedded(self) -> Mapping[str, torch.Tensor] | None:
+        """The trained rows by type, see `HeteroReadyBatch`."""
+        return self.batch.embedded
 
 
 AnyReadyBatch: TypeAlias = ReadyBatch | HeteroReadyBatch  # input of a network

@@ -32,6 +32,7 @@ from gloader.device import place_of
 from gloader.device.seam import settle_vector_math
 from gloader.distributed import HostRun, RemoteTier, find_membership, open_for_rank, telling_others
 from gloader.errors import ConfigError, LoaderBusyError, LoaderClosedError, NotPicklableError, ReplayError
+from gloader.loader.node_embedding import given_embeddings
 from gloader.observe.bottleneck import find_bottleneck, spinning_advice
 from gloader.observe.compile_clock import say_compiling
 from gloader.observe.explain import explain_passes, explain_run
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.distributed.agree import Membership
     from gloader.distributed.open import PartsGuard
+    from gloader.loader.node_embedding import Embeddings
     from gloader.observe.bottleneck import Bottleneck, BottleneckKind
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.explain import SuperbatchReport
@@ -113,6 +115,7 @@ class BatchLoader(Generic[B]):
         *,
         fanouts: FanoutsLike,
         batch_size: int,
+        embeddings: Embeddings | None,
         device_dry_run: DryRun | None,
         **keywords: Unpack[OptionalKeywords],
     ) -> None:
@@ -122,11 +125,17 @@ class BatchLoader(Generic[B]):
         )
         with telling_others(membership):
             settings = LoaderSettings.of(fanouts=fanouts, batch_size=batch_size, **keywords)
-        self._open(dataset, seeds, settings, membership, device_dry_run)
+        self._open(dataset, seeds, settings, membership, embeddings, device_dry_run)
 
     @classmethod
     def from_settings(
-        cls, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None = None, **given: Any
+        cls,
+        dataset: Dataset,
+        settings: LoaderSettings,
+        *,
+        embeddings: Embeddings | None = None,
+        device_dry_run: DryRun | None = None,
+        **given: Any,
     ) -> Self:
         """Build a loader with ``settings``.
 
@@ -134,14 +143,14 @@ class BatchLoader(Generic[B]):
         ----------
         dataset : the dataset to sample from
         settings : all settings; they raise the same errors as in the constructor
-        device_dry_run, given : the constructor's other arguments
+        embeddings, device_dry_run, given : the constructor's other arguments
         """
         require_dataset(dataset)
         # The constructor is not called, because it would make the settings from keywords.
         loader = cls.__new__(cls, **given)
         ranks = settings.ranks
         membership = find_membership(ranks.sharing, ranks.rank, ranks.world_size)
-        cls._open(loader, dataset, cls._seeds_of(**given), settings, membership, device_dry_run)
+        cls._open(loader, dataset, cls._seeds_of(**given), settings, membership, embeddings, device_dry_run)
         return loader
 
     def _open(
@@ -150,6 +159,7 @@ class BatchLoader(Generic[B]):
         seeds: NodeSeeds | EdgeSeeds,
         settings: LoaderSettings,
         membership: Membership,
+        embeddings: Embeddings | None,
         device_dry_run: DryRun | None,
     ) -> None:
         """Check the settings, plan the seeds, open the tier, and set every attribute. Both constructors end here."""
@@ -171,6 +181,7 @@ class BatchLoader(Generic[B]):
             # The plan of the seeds; the tier has the plan of the memory.
             self._plan = seeds.plan(dataset, settings, rank=membership.rank, world_size=membership.world_size)
             self._order = self._plan.order  # each batch's seeds
+            given = given_embeddings(dataset, embeddings)
         self._timeline = RecentTimeline(TimelineRecorder() if settings.stages.trace else None)
         task = self._plan.task  # the edges or rows of a table, or None
         if isinstance(task, RowTask) and device_dry_run is not None:
@@ -182,6 +193,7 @@ class BatchLoader(Generic[B]):
             self._plan,
             settings,
             dry_run=device_dry_run,
+            embeddings=given,
         )
         self._held = self._guard.parts
         tier = self._held.tier
@@ -353,8 +365,9 @@ class BatchLoader(Generic[B]):
         reports, passes = self._feedback.reports, self._feedback.passes
         parts = [explain_passes(passes) if passes else "", explain_run(reports) if reports else ""]
         tier = self._held.tier
-        if not isinstance(tier, RemoteTier) and tier.exchange is not None:
-            parts.append(tier.exchange.explain_run())
+        if not isinstance(tier, RemoteTier):
+            parts.append("" if tier.exchange is None else tier.exchange.explain_run())
+            parts += [embedding.explain_run() for embedding in tier.trained]
         if self._dataset.mirrored is not None:
             parts.append(self._dataset.mirrored.explain_traffic())
         return "\n".join(filter(None, parts))
@@ -418,6 +431,8 @@ class BatchLoader(Generic[B]):
             return ""
         if isinstance(tier, RemoteTier) or tier.exchange is not None or tier.device.is_asynchronous:
             return ""
+        if tier.trained:  # a replay knows nothing of trained rows
+            return ""
         state = replace(self._state, next=BatchId(epoch=self._stats.epoch - 1, index=0))
         header = run_header(tier, self._settings, state, self._dataset, num_ranks=self._held.num_ranks)
         try:
@@ -434,7 +449,8 @@ class BatchLoader(Generic[B]):
     def write_trace(self, path: StrPath) -> None:
         """Write the events of every stage so far as JSON for https://ui.perfetto.dev and `gloader.replay`.
 
-        A rank that receives its batches from another process records only its loop, which cannot be replayed.
+        A rank that receives its batches from another process records only its loop, which cannot be replayed. A run
+        with trained rows cannot be replayed either.
 
         Raises
         ------
@@ -448,7 +464,7 @@ class BatchLoader(Generic[B]):
         if whole is None:
             raise ConfigError("nothing was recorded; build the loader with trace=True")
         tier, header = self._held.tier, None
-        if not isinstance(tier, RemoteTier):
+        if not isinstance(tier, RemoteTier) and not tier.trained:
             state = self._recorded_from or self._state
             header = run_header(tier, self._settings, state, self._dataset, num_ranks=self._held.num_ranks)
         whole.write(Path(path), header=header)

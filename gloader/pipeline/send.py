@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gloader.device import Device, Mark
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.buffers import RowMatrix
+    from gloader.pipeline.embedding_rows import BatchSlots
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.row_task import RowAnswers
     from gloader.pipeline.seeds import SeedLabels
@@ -120,6 +121,7 @@ class SentBatch:
     ready: Delivered  # the batch for the loop
     superbatch: int  # number of the batch's superbatch
     ends_superbatch: bool  # whether it is the superbatch's last batch
+    slots: tuple[BatchSlots, ...]  # the slots of each embedding's trained rows
     mark: Mark  # after all copies to the device
     # The batch's device memory: at least one tensor in each piece that the allocator gave. The small arrays share one
     # piece, which `y` represents.
@@ -221,6 +223,7 @@ class Transfer:
             ready=delivered,
             superbatch=batch.superbatch,
             ends_superbatch=batch.ends_superbatch,
+            slots=batch.slots,
             mark=mark,
             blocks_of_memory=memory,
             features=(*x, *of_edges),
@@ -275,7 +278,7 @@ class Transfer:
         if isinstance(sampled, SampledBatch):
             return ReadyBatch(
                 id=sampled.id,
-                x=x[0],
+                x=x[0] if x else self.device.empty((len(sampled.nodes), 0), torch.float32),
                 y=y,
                 blocks=tuple(blocks),
                 nodes=sampled.nodes,
@@ -397,8 +400,9 @@ def _small_arrays(
     yield labels
     yield batch.src_degree
     yield from further
-    if batch.sampled.links is not None:
-        yield batch.sampled.links.pairs
+    if (links := batch.sampled.links) is not None:
+        # One array for both, because each array of a batch is a copy of its own.
+        yield links.pairs if links.shared is None else np.concatenate([links.pairs, links.shared.T])
     yield from (of_table for of_table in ids if of_table is not None)
     for block in batch.sampled.all_blocks:
         yield from _block_arrays(block)
@@ -440,14 +444,16 @@ def _edge_features(sampled: AnyBatch, x: Mapping[int, torch.Tensor]) -> list[tor
 
 
 def _link_batch(ready: AnyReadyBatch, links: Links, pairs: torch.Tensor) -> LinkBatch:
-    """Return ``ready`` with ``links``; ``pairs`` (P, 2) int64 are on the device."""
+    """Return ``ready`` with ``links``; ``pairs`` (P, 2) int64 are on the device, shared negatives (k, 2) follow."""
+    num_pairs = len(links.pairs)
     return LinkBatch(
         batch=ready,
-        pairs=pairs,
+        pairs=pairs[:num_pairs],
         labels=ready.y,
         edge_ids=links.edge_ids,
         num_positives=links.num_positives,
         times=links.times,
+        shared=None if links.shared is None else pairs[num_pairs:].T,
     )
 
 

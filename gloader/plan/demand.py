@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gloader.cache import node_bytes, table_bytes
+from gloader.cache.write_plan import write_access_bytes
+from gloader.core.units import format_bytes
 from gloader.ssd_store import packer_memory_bytes
 
 if TYPE_CHECKING:
@@ -91,6 +93,40 @@ class TableDemand:
         return math.ceil(accesses / 2 * _TRACE_BYTES_PER_ACCESS) + tables + -(-self.num_nodes // 8)
 
 
+# Bytes per access of one superbatch of an embedding, without its two plans: two traces in a compact code, and the ids
+# of the rows that are read ahead.
+_AHEAD_BYTES_PER_ACCESS: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingDemand:
+    """The memory of a node type's trained rows; a slot is the room for one row."""
+
+    name: str  # the node type
+    num_rows: int  # N
+    batch_rows: int  # distinct rows in a large batch
+    num_slots: int  # rows in memory
+    staging_bytes: int  # memory for rows that are read ahead
+    fixed_bytes: int  # slots, rows read ahead, buffered writes, and the tensors of a batch
+    row_bytes: int  # weights and state of a row
+    folder: str  # of the table
+
+    @property
+    def text(self) -> str:
+        """One line of text on the rows' places, for the report."""
+        share = self.num_slots / max(self.num_rows, 1)
+        return (
+            f"trained rows of {self.name}: {self.num_slots:,} of {self.num_rows:,} rows ({share:.1%}) of "
+            f"{format_bytes(self.row_bytes)} in memory; table in {self.folder}"
+        )
+
+    def planning_bytes(self, num_batches: int) -> int:
+        """Return the bytes for traces, plans and lookup tables with superbatches of ``num_batches``. Pure."""
+        accesses = num_batches * self.batch_rows
+        plans = 2 * write_access_bytes(self.num_rows)
+        return accesses * (_AHEAD_BYTES_PER_ACCESS + plans) + table_bytes(self.num_rows, 2 * accesses)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """The sizes of a run, measured before it starts."""
@@ -112,6 +148,7 @@ class Demand:
     is_reset: bool = False  # superbatches start from an empty cache
     sweeps: SweepPlan | None = None  # None if edges are not swept
     others: tuple[tuple[str, int], ...] = ()  # names and bytes of further fixed parts
+    embeddings: tuple[EmbeddingDemand, ...] = ()  # one for each node type with trained rows
 
     @property
     def feature_bytes(self) -> int:
@@ -144,8 +181,13 @@ class Demand:
         return sum(table.cache_bytes(rows) for table, rows in zip(self.tables, cache_rows, strict=True))
 
     def planning_bytes(self, num_batches: int) -> int:
-        """Return the bytes for all tables' traces, plans and lookup tables; see `TableDemand`. Pure."""
-        return sum(table.planning_bytes(self.policy, num_batches) for table in self.tables)
+        """Return the bytes for all traces, plans and lookup tables if features are on the SSD. Pure."""
+        tables = sum(table.planning_bytes(self.policy, num_batches) for table in self.tables)
+        return tables + self.writing_bytes(num_batches)
+
+    def writing_bytes(self, num_batches: int) -> int:
+        """Return the bytes for all embeddings' traces, plans and lookup tables; see `EmbeddingDemand`. Pure."""
+        return sum(embedding.planning_bytes(num_batches) for embedding in self.embeddings)
 
     def packing_bytes(self, num_batches: int, *, room: int) -> int:
         """Return the buffer bytes for packing superbatches of ``num_batches``. Pure."""
