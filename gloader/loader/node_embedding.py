@@ -109,6 +109,7 @@ class NodeEmbedding:
     ) -> None:
         nodes = _nodes_of(dataset, node_type)
         require_choice("dtype", dtype, ("float32",))
+        cache_bytes = None if cache is None else parse_bytes(cache)
         if operator.index(dim) < 1:  # refuses a fraction
             raise ConfigError(f"dim={dim} must be at least 1")
         optimizer = RowwiseAdagrad() if optimizer is None else optimizer
@@ -141,21 +142,21 @@ class NodeEmbedding:
                 if temporary is not None:
                     temporary.close()
                 raise
-            self._begin(nodes, table, optimizer, cache, temporary)
+            self._begin(nodes, table, optimizer, cache_bytes, temporary)
 
     def _begin(
         self,
         nodes: NodeTable,
         table: EmbeddingTable,
         optimizer: RowOptimizer,
-        cache: str | int | None,
+        cache_bytes: int | None,
         temporary: SpillFolder | None,
     ) -> None:
         """Set every attribute. The constructor and `open` end here."""
         self._nodes = nodes
         self._table = table
         self._optimizer = optimizer
-        self._cache_bytes = None if cache is None else parse_bytes(cache)
+        self._cache_bytes = cache_bytes
         self._temporary = temporary
         self._num_steps = table.num_steps
         self._recorded_steps = table.num_steps  # at the last record
@@ -196,12 +197,13 @@ class NodeEmbedding:
         StoreLockedError
             Another process has opened the table for training.
         """
+        cache_bytes = None if cache is None else parse_bytes(cache)
         with uninterrupted():
             table = EmbeddingTable.open(Path(folder), record=record)
             try:
                 nodes, known = _checked_facts(table, dataset, node_type, dim, optimizer)
                 embedding = cls.__new__(cls)
-                cls._begin(embedding, nodes, table, known, cache, None)
+                cls._begin(embedding, nodes, table, known, cache_bytes, None)
             except BaseException:
                 table.close()
                 raise
