@@ -398,11 +398,15 @@ class EmbeddingRows:
 
         Raises
         ------
+        StateError
+            Rows in memory may be incomplete.
         StoreError
             A row cannot be read or written.
         """
-        with self._moving, self._breaking("the end of the training"):
-            self._save()
+        with self._moving:
+            self._require_whole()
+            with self._breaking("the end of the training"):
+                self._save()
 
     def restart(self) -> None:
         """Make ready for another run, which begins with batch 0. No thread of the last run may be left.
