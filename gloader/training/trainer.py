@@ -359,10 +359,9 @@ class Trainer:
         """
         loader = self._loader.state_dict()
         # The records come first: a run killed before the checkpoint resumes from the older one, with the older records.
-        if is_best or self._folder is not None:
-            self._embeddings.commit(tuple(loader["next"]), is_best=is_best)
+        self._embeddings.commit(tuple(loader["next"]), self._group, is_best=is_best)
         if self._folder is None:
-            self._embeddings.forget_unnamed()
+            self._embeddings.settle(self._group, is_kept=False)
             return
         progress = asdict(self._progress) | {"partial": partial}
         self._folder.save_checkpoint(
@@ -383,8 +382,7 @@ class Trainer:
             ),
             group=self._group,
         )
-        self._embeddings.is_kept = True
-        self._embeddings.forget_unnamed()
+        self._embeddings.settle(self._group, is_kept=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

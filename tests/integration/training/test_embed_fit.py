@@ -253,7 +253,7 @@ def test_another_cache_may_resume(papers, whole, tmp_path: Path) -> None:
 
 def test_a_cache_below_a_batch_says_what_is_needed(papers) -> None:
     with pytest.raises(
-        (BudgetError, ConfigError), match=r"all rows of a batch\s+are in memory until its step"
+        (BudgetError, ConfigError), match=r"all rows of a batch are in memory until its step"
     ):
         fit(papers, embed=replace(EMBED, cache=1000))
 
