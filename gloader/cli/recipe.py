@@ -59,6 +59,7 @@ _SECTIONS: dict[str, dict[str, str | None]] = {
         "stall_timeout_s": "stall-timeout",
     },
     "links": {},
+    "knowledge": {},
     "embeddings": {
         "dims": "embed",
         "optimizer": "embed-optimizer",

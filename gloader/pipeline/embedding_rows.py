@@ -163,7 +163,7 @@ class EmbeddingRows:
         self._done = 0  # batches that have made their step or were skipped
         self._evicted = 0  # batches whose evictions are done
         self._is_cancelled = False
-        self._broken = ""  # the work that failed, after which the rows in memory may be incomplete
+        self._broken = ""  # why the rows in memory may be incomplete
 
     @property
     def dim(self) -> int:
@@ -452,15 +452,15 @@ class EmbeddingRows:
         try:
             yield
         except BaseException:
-            self._broken = work
+            self._broken = f"{work} failed"
             raise
 
     def _require_whole(self) -> None:
         """Raise StateError if rows in memory may be incomplete."""
         if self._broken:
             raise StateError(
-                f"the embedding's rows in memory cannot be used after {self._broken} ended them or failed; open the "
-                "embedding again from its last checkpoint"
+                f"the embedding's rows in memory cannot be used after {self._broken}; open the embedding again from "
+                "its last checkpoint"
             )
 
     def _require_next(self, slots: BatchSlots) -> None:

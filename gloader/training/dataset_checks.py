@@ -12,6 +12,7 @@ from gloader.config import (
     HETERO_MODELS,
     HOP_MODELS,
     HOPS_ENTRY,
+    KNOWLEDGE_MODELS,
     MLP_MODELS,
     EmbedOptimizer,
     TaskName,
@@ -19,6 +20,7 @@ from gloader.config import (
 from gloader.core.flag_values import EVERY_TYPE, require_choice
 from gloader.core.near_names import near_advice
 from gloader.errors import ConfigError, FormatError
+from gloader.types import ENTITY, RELATION
 
 if TYPE_CHECKING:
     from gloader.config import TrainSettings
@@ -36,6 +38,7 @@ TASK_OF_KIND: Final[dict[LabelKind, TaskName]] = {
     "multilabel": "multilabel",
     "values": "regression",
 }
+RANK_METRIC: Final = "mrr"  # the metric of triples: the filtered mean reciprocal rank
 # The kinds of labels from which each task can learn, and advice for other datasets.
 _LEARNABLE: Final[dict[str, tuple[tuple[LabelKind, ...], str]]] = {
     "classes": (("classes",), "classes are one whole number per node"),
@@ -68,6 +71,9 @@ def require_dataset(settings: TrainSettings, dataset: Dataset) -> None:
             )
         require_link_tables(dataset)
         require_no_classes(settings)
+    elif settings.task == "kg":
+        require_triples(settings, dataset)
+        return
     else:
         require_rows(settings, dataset)
         metric_of_task(settings, dataset)
@@ -210,6 +216,48 @@ def require_link_tables(dataset: Dataset) -> None:
         )
 
 
+def require_triples(settings: TrainSettings, dataset: Dataset) -> None:
+    """Raise ConfigError if ``dataset`` is no knowledge graph, or a setting does not fit the task "kg"."""
+    # This import is late: `gloader train --help` needs no numpy.
+    from gloader.core.negatives import Uniform, parse_negatives
+
+    links, name = settings.links, settings.model.name
+    if dataset.node_types != (ENTITY, RELATION) or not dataset.link_tables:
+        raise ConfigError(
+            f"--task kg learns the triples of a knowledge graph, and {dataset.location} is none: it has the node types "
+            f"{', '.join(dataset.node_types[:10])}; make one with `gloader prepare triples:FILE OUT`"
+        )
+    for table in (links.edges, *(links.eval_edges or ())):
+        if dataset.link_table(table).label_dtype != "int64":
+            raise ConfigError(
+                f"links {table!r} of {dataset.location} have no relations as labels; name others with --edges"
+            )
+    if name not in KNOWLEDGE_MODELS:
+        raise ConfigError(
+            f"model {name!r} does not score triples; give --model complex, distmult, transe or rotate"
+        )
+    negatives = parse_negatives(links.negatives)
+    if not (isinstance(negatives, Uniform) and negatives.shared):
+        raise ConfigError(
+            f"--negatives {links.negatives} are pairs, and --task kg compares a triple with entities that all triples "
+            "of a batch share; give --negatives uniform:256,shared"
+        )
+    if links.metric not in ("auto", RANK_METRIC):
+        raise ConfigError(
+            f"--metric {links.metric} is not for triples, whose metric is {RANK_METRIC}; leave it out"
+        )
+    unused = {
+        "--table": settings.table is not None,
+        "--exclude": links.exclude != "none" or links.exclude_duplicates,
+        "--compile": settings.step.compile,
+        "--embed": settings.embed.dims not in ({}, {ENTITY: settings.knowledge.dim}),
+    }
+    if given := [flag for flag, is_given in unused.items() if is_given]:
+        advice = "; the width of the rows is --dim" if given == ["--embed"] else ""
+        raise ConfigError(f"{given[0]} has no meaning for --task kg; leave it out{advice}")
+    require_no_classes(settings, task="kg")
+
+
 def require_model(settings: TrainSettings, dataset: Dataset) -> None:
     """Raise ConfigError if the model of ``settings`` does not fit ``dataset``.
 
@@ -218,6 +266,8 @@ def require_model(settings: TrainSettings, dataset: Dataset) -> None:
     Embeddings need a model that trains the rows of all nodes.
     """
     name = settings.model.name
+    if name in KNOWLEDGE_MODELS:
+        raise ConfigError(f"model {name!r} scores triples, and learns them with --task kg; add it")
     embedded_dims(settings, dataset)
     if name in HETERO_MODELS:
         return

@@ -17,6 +17,7 @@ from gloader.errors import ConfigError
 from gloader.models import (
     CodeColumn,
     GraphNetwork,
+    KnowledgeNetwork,
     LinkNetwork,
     Schema,
     build_decoder,
@@ -26,6 +27,7 @@ from gloader.models import (
     takes_edge_features,
 )
 from gloader.training.dataset_checks import column_groups, embedded_dims, require_model
+from gloader.types import ENTITY, RELATION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -187,8 +189,52 @@ class LinkSpec:
         return LinkNetwork(encoder, decoder, ends=self.ends)
 
 
-AnyModelSpec: TypeAlias = EncoderSpec | LinkSpec
-AnyNetwork: TypeAlias = GraphNetwork | LinkNetwork
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnowledgeSpec:
+    """A network that scores triples of a knowledge graph. The rows of entities are an embedding."""
+
+    name: str  # one of `KNOWLEDGE_MODELS`
+    dim: int  # columns of an entity's row
+    norm: int  # the norm of "transe"
+    num_entities: int
+    num_relations: int
+
+    has_types: ClassVar[bool] = True
+    edge_dim: ClassVar[int] = 0
+    num_layers: ClassVar[int] = 0  # no neighbours are read
+    uses_edge_features: ClassVar[bool] = False
+
+    @property
+    def schema(self) -> Schema:
+        """The graph: two types without edges, of which one has an embedding."""
+        return Schema(
+            num_nodes={ENTITY: self.num_entities, RELATION: self.num_relations},
+            feature_dims={ENTITY: self.dim, RELATION: 0},
+            relations=(),
+            targets=(ENTITY,),
+            embedded={ENTITY: self.dim},
+        )
+
+    @property
+    def encoder(self) -> KnowledgeSpec:
+        """The specification of the part that computes node rows: this one."""
+        return self
+
+    def with_rows(self, counts: Mapping[str, int]) -> KnowledgeSpec:  # noqa: ARG002 - no entity's row is a weight
+        """Return the same specification: the rows of entities are no weights."""
+        return self
+
+    def with_one_value(self) -> KnowledgeSpec:
+        """Return the same specification: there are no categories."""
+        return self
+
+    def build(self) -> KnowledgeNetwork:
+        """Return the network, freshly initialised."""
+        return KnowledgeNetwork(self.name, dim=self.dim, num_relations=self.num_relations, norm=self.norm)
+
+
+AnyModelSpec: TypeAlias = EncoderSpec | LinkSpec | KnowledgeSpec
+AnyNetwork: TypeAlias = GraphNetwork | LinkNetwork | KnowledgeNetwork
 
 
 def spec_of(
@@ -356,6 +402,8 @@ def schema_of(dataset: Dataset, targets: tuple[str, ...] | None = None) -> Schem
 def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
     """Return ``spec`` as JSON values for `parse_spec`. Pure."""
     content = asdict(spec)
+    if isinstance(spec, KnowledgeSpec):
+        return content
     if isinstance(spec, LinkSpec):
         return content | {"encoder": spec_content(spec.encoder), "ends": list(spec.ends)}
     if isinstance(spec, HeteroModelSpec):
@@ -407,6 +455,8 @@ def parse_spec(content: Mapping[str, Any], file: Path) -> AnyModelSpec:
     """
     if "encoder" in content:
         return _parse_link_spec(content, file)
+    if "num_entities" in content:
+        return KnowledgeSpec(**content)
     return _parse_encoder_spec(content, file)
 
 

@@ -20,6 +20,7 @@ import secrets
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from gloader.config import LINK_TASKS
 from gloader.core.fanouts import plain_fanouts
 from gloader.core.signals import uninterrupted
 from gloader.errors import CheckpointError, StoreExistsError, StoreLockedError
@@ -66,7 +67,7 @@ _OPTIM_WITHOUT_EFFECT = frozenset({"checkpoint_every"})
 # Settings that define the network and its inputs. With another value, the checkpoint's weights do not fit.
 _MODEL_SETTINGS = frozenset(
     {"dataset", "model", "hidden", "dropout", "batch_norm", "heads", "residual"}
-    | {"task", "table", "decoder", "decoder_layers", "embed"}
+    | {"task", "table", "decoder", "decoder_layers", "embed", "dim", "norm"}
 )
 # Settings that earlier versions did not record, with the values that these versions used.
 _UNRECORDED_DEFAULTS: dict[str, Any] = {
@@ -114,7 +115,8 @@ def decisive_settings(settings: TrainSettings, *, world_size: int) -> dict[str, 
         "task": settings.task,
         **({} if settings.table is None else {"table": settings.table}),
         **(_embed_settings(settings.embed) if settings.embed.dims else {}),
-        **(_link_settings(settings) if settings.task == "link" else _node_settings(settings)),
+        **(_link_settings(settings) if settings.task in LINK_TASKS else _node_settings(settings)),
+        **(asdict(settings.knowledge) if settings.task == "kg" else {}),
     }
 
 

@@ -26,7 +26,7 @@ from gloader.plan.available import default_budget_bytes
 from gloader.plan.too_small import advice, rounded_up
 from gloader.training.inference.layer_plan import Extent
 from gloader.training.inference.placement import device_bytes_needed
-from gloader.training.model_spec import LinkSpec
+from gloader.training.model_spec import KnowledgeSpec, LinkSpec
 from gloader.training.replica import logits_and_loss
 from gloader.training.run_budget import ProcessKind, RunBudget, share_budget
 from gloader.training.run_inference import require_inference
@@ -302,7 +302,7 @@ class RunLoader:
             num_ranks=self.group.most_local,
             is_joined=not self.group.is_alone,
             has_types=self.task.spec.has_types,
-            has_links=isinstance(self.task.spec, LinkSpec),
+            has_links=isinstance(self.task.spec, LinkSpec | KnowledgeSpec),
         )
         return lambda total: share_budget(
             total_bytes=total,

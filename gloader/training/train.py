@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import torch
 
-from gloader.config import CORRECT_AND_SMOOTH, HOP_MODELS, MLP_MODELS, SamplingSettings, TaskName
+from gloader.config import (
+    CORRECT_AND_SMOOTH,
+    HOP_MODELS,
+    LINK_TASKS,
+    MLP_MODELS,
+    SamplingSettings,
+    TaskName,
+)
 from gloader.core.flag_values import require_choice
 from gloader.core.object_traffic import ObjectTraffic
 from gloader.core.signals import uninterrupted
@@ -26,9 +33,16 @@ from gloader.errors import ConfigError
 from gloader.models import takes_edge_features
 from gloader.observe.explain import FITS_IN_MEMORY
 from gloader.observe.peak_memory import PeakMemory, first_bytes, peak_rss_bytes
-from gloader.training.dataset_checks import TASK_OF_KIND, kind_of_task, metric_of_task, require_no_compile
+from gloader.training.dataset_checks import (
+    RANK_METRIC,
+    TASK_OF_KIND,
+    kind_of_task,
+    metric_of_task,
+    require_no_compile,
+)
 from gloader.training.embeddings import RunEmbeddings, embedded_types, open_embeddings, saved_of
 from gloader.training.group import RankGroup
+from gloader.training.knowledge_task import KnowledgeTask
 from gloader.training.link_prediction import LinkPrediction
 from gloader.training.model_spec import codes_text
 from gloader.training.node_task import NodeTask
@@ -42,6 +56,7 @@ from gloader.training.run_loader import RunLoader
 from gloader.training.task import ACCURACY
 from gloader.training.train_step import TrainRecipe, check_optim
 from gloader.training.trainer import Trainer
+from gloader.types import ENTITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -514,6 +529,8 @@ def task_of(settings: TrainSettings, dataset: Dataset, *, world_size: int = 1) -
     require_choice("task", settings.task, get_args(TaskName))
     if settings.task == "link":
         return LinkPrediction.of(settings, dataset)
+    if settings.task == "kg":
+        return KnowledgeTask.of(settings, dataset)
     return NodeTask.of(settings, dataset, world_size=world_size)
 
 
@@ -575,6 +592,14 @@ def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSetting
     """
     loader = settings.loader
     loader = loader.changed(cache=loader.memory.cache_bytes(dataset.feature_bytes))
+    if settings.task == "kg":
+        # No hop takes neighbours. Each entity has a trained row.
+        return replace(
+            settings,
+            loader=loader.changed(sampler="neighbor", layout="layered", fanouts=(0,)),
+            links=replace(settings.links, metric=RANK_METRIC),
+            embed=replace(settings.embed, dims={ENTITY: settings.knowledge.dim}),
+        )
     if settings.model.name in MLP_MODELS:
         fanouts = (0,) * len(loader.sampling.fanouts)
         loader = loader.changed(sampler="neighbor", layout="layered", fanouts=fanouts)
@@ -636,8 +661,10 @@ def _has_edge_features(dataset: Dataset) -> bool:
 def run_config(settings: TrainSettings, dataset: Dataset) -> dict[str, Any]:
     """Return the content of ``config.yaml``. The command line accepts this file as a recipe, in place of flags."""
     task: dict[str, Any] = {"task": settings.task, "metric": settings.links.metric}
-    if settings.task == "link":
-        task = {"task": "link", "links": asdict(settings.links)}
+    if settings.task in LINK_TASKS:
+        task = {"task": settings.task, "links": asdict(settings.links)}
+        if settings.task == "kg":
+            task["knowledge"] = asdict(settings.knowledge)
     elif settings.task == "node" and settings.links.metric in ("auto", ACCURACY):
         task = {}  # the defaults, which earlier versions did not record
     if settings.table is not None:

@@ -116,11 +116,12 @@ def test_a_small_cache_moves_rows(typed: Dataset, both: Any) -> None:
         train(loader, embeddings.values())
         (counts, _) = [trained.rows.counts for trained in loader._held.tier.trained]
         text = loader.explain()
-    assert min(counts.evicted_forward, counts.loaded_late, counts.loaded_table, counts.evicted_table) > 0
+    assert min(counts.evicted_forward, counts.loaded_table, counts.evicted_table) > 0
     assert "trained rows of author: " in text
     assert "loads waited" in text
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 @pytest.mark.parametrize("optimizer", [Adagrad(lr=0.1, lr_decay=0.01), RowwiseAdagrad(lr=0.1)])
 def test_other_optimizers(typed: Dataset, one_batch: dict[str, int], optimizer: Any) -> None:
     def adagrad(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -255,7 +256,7 @@ def test_resuming_at_every_checkpoint(
         ):
             loader.load_state_dict(state)
             assert embedding.num_steps == position[0] * NUM_BATCHES + position[1]
-            train(loader, [embedding], epochs=3 - position[0])
+            train(loader, [embedding], epochs=3 - position[0] - position[1] // NUM_BATCHES)
             assert torch.equal(weights_of(embedding), _authors_alone(typed))
 
 

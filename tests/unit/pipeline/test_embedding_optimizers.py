@@ -148,9 +148,7 @@ def test_an_unknown_optimizer_in_a_record_is_refused() -> None:
 
 def test_another_optimizer_is_refused_with_each_difference() -> None:
     facts = Adagrad(lr=0.1).facts()
-    with pytest.raises(
-        StateError, match=r"has lr=0.2 instead of 0.1, eps=1e-08 instead of 1e-10; pass the same"
-    ):
+    with pytest.raises(StateError, match=r"has eps=1e-08 instead of 1e-10; pass the same"):
         check_same_optimizer(Adagrad(lr=0.2, eps=1e-8), facts)
     with pytest.raises(
         StateError, match="trained by adagrad, and now its optimizer has name=rowwise-adagrad instead"
