@@ -74,6 +74,12 @@ class RunEmbeddings:
         return sum(each.num_rows * each.dim for each in self.by_type.values())
 
     @property
+    def bytes_moved(self) -> tuple[int, int]:
+        """Bytes read from the disk and written to it so far. For the first rank."""
+        moved = [each.bytes_moved for each in self.by_type.values()]
+        return sum(read for read, _ in moved), sum(written for _, written in moved)
+
+    @property
     def saved(self) -> SavedEmbeddings | None:
         """What a checkpoint names; None without embeddings."""
         if not self.by_type:
