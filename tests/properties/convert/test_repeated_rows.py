@@ -16,7 +16,11 @@ from gloader.convert.links.repeated_rows import find_repeats
 ROWS = st.lists(st.tuples(*[st.integers(0, 2)] * 3), max_size=40)
 
 
-@given(tables=st.lists(ROWS, min_size=1, max_size=3), most=st.integers(1, 9), budget=st.sampled_from([0, 600, 1 << 20]))
+@given(
+    tables=st.lists(ROWS, min_size=1, max_size=3),
+    most=st.integers(1, 9),
+    budget=st.sampled_from([0, 600, 1 << 20]),
+)
 def test_every_repeated_row_is_found_once(tables, most, budget):
     def reader(rows):
         array = np.array(rows, np.int64).reshape(-1, 3)
@@ -27,7 +31,9 @@ def test_every_repeated_row_is_found_once(tables, most, budget):
         mock.patch.object(repeated_rows, "_MIN_ROWS", most),
         mock.patch.object(repeated_rows, "_MAX_ROWS", most),
     ):
-        found = find_repeats([(len(rows), reader(rows)) for rows in tables], Path(folder), budget_bytes=budget)
+        found = find_repeats(
+            [(len(rows), reader(rows)) for rows in tables], Path(folder), budget_bytes=budget
+        )
         assert list(Path(folder).iterdir()) == []
     earlier = set()
     for rows, repeats in zip(tables, found, strict=True):

@@ -87,7 +87,9 @@ def test_shared_negatives_are_drawn_once_for_a_batch_whatever_its_rows_are() -> 
     seeds = LinkSeeds(graph, table, negatives=Uniform(11, shared=True), seed=1)
     made = batches(seeds, np.arange(3), 1000)
     drawn = np.stack(list(map(shared_ids, made)))
-    np.testing.assert_array_equal(drawn[:, 0], drawn[:, 1])  # of one type, wrong sources are wrong destinations too
+    np.testing.assert_array_equal(
+        drawn[:, 0], drawn[:, 1]
+    )  # of one type, wrong sources are wrong destinations too
     assert_uniform(drawn[:, 0].reshape(-1), 50)
     assert_uniform((drawn[1:, 0] - drawn[:-1, 0]).reshape(-1) % 50, 50)
     for batch in made[:5]:
@@ -120,7 +122,9 @@ def test_shared_negatives_need_nodes_on_both_sides_and_no_times() -> None:
     with pytest.raises(ConfigError, match=r"uniform:3,shared draws negatives from an empty type: 'author'"):
         LinkSeeds(graph, table, negatives=Uniform(3, shared=True))
     plain = random_graph(9, 2)
-    with pytest.raises(ConfigError, match=r"uniform:3,shared: negatives that all edges of a batch share have no time"):
+    with pytest.raises(
+        ConfigError, match=r"uniform:3,shared: negatives that all edges of a batch share have no time"
+    ):
         LinkSeeds(
             plain,
             links_of(plain, [(1, 2)], times=np.zeros(1, np.int64)),

@@ -118,4 +118,8 @@ def test_terms_are_no_numbers(tmp_path):
     with pytest.raises(GraphError, match=r"column 'subject' has IRIs, which are keys and no numbers"):
         list(table.read({"subject": "int64"}, error=GraphError))
     assert list(table.read({}, error=GraphError)) == []
-    assert (table.kind("object"), table.width("object"), str(table.arrow_type("object"))) == ("string", 1, "string")
+    assert (table.kind("object"), table.width("object"), str(table.arrow_type("object"))) == (
+        "string",
+        1,
+        "string",
+    )

@@ -68,7 +68,9 @@ def test_three_files_become_three_tables(tmp_path, form):
     assert dataset.name == "kg"
 
 
-@pytest.mark.parametrize("header", ["head\trelation\ttail", "Subject\tpredicate\tobject", "tail\trel\thead", ""])
+@pytest.mark.parametrize(
+    "header", ["head\trelation\ttail", "Subject\tpredicate\tobject", "tail\trel\thead", ""]
+)
 def test_columns_are_found_by_name_or_by_their_order(tmp_path, header):
     rows = [("Head", "is", "tail"), ("a", "like", "a"), ("New York", "in", "a,b"), ("7", "8", "007")]
     places = (2, 1, 0) if header.startswith("tail") else (0, 1, 2)
@@ -175,7 +177,9 @@ def test_a_malformed_table_is_refused(tmp_path, text, message):
 
 def test_columns_of_parquet_need_names(tmp_path):
     pq.write_table(pa.table({"a": ["x"], "b": ["y"], "c": ["z"]}), tmp_path / "g.parquet")
-    with pytest.raises(SourceError, match=r"has the columns a, b, c; name its columns head, relation and tail"):
+    with pytest.raises(
+        SourceError, match=r"has the columns a, b, c; name its columns head, relation and tail"
+    ):
         made(f"triples:{tmp_path / 'g.parquet'}", tmp_path)
 
 
