@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import numpy as np
 
-from gloader.core.near_names import near_advice
+from gloader.core.near_names import near_advice, near_keywords
 from gloader.errors import ConfigError, StateError
 from gloader.pipeline.embedding_kernels import rowwise_adagrad
 
@@ -64,6 +64,7 @@ class RowOptimizer(Protocol):
         ...
 
 
+@near_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowwiseAdagrad:
     """Adagrad with one state value for each row: the sum over steps of the mean of squares of its gradient.
@@ -108,6 +109,7 @@ class RowwiseAdagrad:
         return _facts(self)
 
 
+@near_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adagrad:
     """Adagrad with a state value for each weight, with the bits of `torch.optim.Adagrad` on sparse gradients.
@@ -155,6 +157,7 @@ class Adagrad:
         return _facts(self)
 
 
+@near_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseAdam:
     """Adam on the rows of a batch alone, with the bits of `torch.optim.SparseAdam`.
