@@ -19,12 +19,18 @@ import torch
 
 from gloader.core.near_names import Named
 from gloader.core.signals import uninterrupted
-from gloader.errors import GloaderError, ShapeError, StateError
+from gloader.core.units import format_bytes, format_count, format_seconds
+from gloader.errors import BudgetError, GloaderError, ShapeError, StateError
+from gloader.pipeline.embedding_rows import slot_bytes
 from gloader.types import LinkBatch, ReadyBatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gloader.cache import Trace
+    from gloader.cache.write_plan import WritePlan
+    from gloader.observe.epoch_stats import StatsRecorder
+    from gloader.observe.instruments import Work
     from gloader.pipeline.embedding_rows import BatchSlots, EmbeddingRows
     from gloader.pipeline.send import SentBatch
     from gloader.types import AnyReadyBatch, BatchId, Delivered, IdArray
@@ -60,13 +66,41 @@ class TrainedEmbedding:
         self.rows = rows
         self._present: _Present | None = None  # the delivered batch, until its step
         self._counting = threading.Lock()  # guards the next field
-        self._counted = (0, 0)  # bytes read and written at the last call of `new_bytes`
+        # Bytes read and written when the loader was opened, and at the last call of `count_bytes`.
+        self._before = self._counted = (rows.bytes_read, rows.bytes_written)
 
-    def new_bytes(self) -> dict[str, int]:
-        """Return the bytes read and written since the last call, of the table and of the spill folder. Thread-safe."""
-        with self._counting:
-            before, self._counted = self._counted, (self.rows.bytes_read, self.rows.bytes_written)
-            return {"read": self._counted[0] - before[0], "written": self._counted[1] - before[1]}
+    def plan(self, trace: Trace, lookahead: Trace) -> WritePlan:
+        """Plan the slots of a superbatch; see `WritePlanner.plan`."""
+        try:
+            return self.rows.planner.plan(trace, lookahead)
+        except BudgetError as error:
+            error.add_note(
+                f"the embedding is that of {self.name!r}; a slot takes {slot_bytes(self.rows.table.width)} bytes of "
+                "its cache="
+            )
+            raise
+
+    def count_bytes(self, work: Work, recorder: StatsRecorder) -> None:
+        """Add the bytes since the last call, of the table and the spill folder, to a stage's work and to its epoch."""
+        with self._counting:  # the stages that load and those that read ahead count together
+            (read, written), self._counted = self._counted, (self.rows.bytes_read, self.rows.bytes_written)
+            read, written = self._counted[0] - read, self._counted[1] - written
+        work.add_bytes(read=read, written=written)
+        recorder.add_staged(bytes_read=read, bytes_written=written, requests=0)
+
+    def explain_run(self) -> str:
+        """Return a line on the loaded rows, by their sources, and on the bytes moved; "" before the first load."""
+        counts, rows = self.rows.counts, self.rows
+        loaded = counts.loaded_forward + counts.loaded_table + counts.loaded_late
+        if not loaded:
+            return ""
+        read, written = rows.bytes_read - self._before[0], rows.bytes_written - self._before[1]
+        forward, late = counts.loaded_forward / loaded, counts.loaded_late / loaded
+        return (
+            f"trained rows of {self.name}: {format_count(loaded)} loaded, {forward:.0%} of them kept since an earlier "
+            f"batch, {late:.0%} read from the table without staging; {format_bytes(read)} read, "
+            f"{format_bytes(written)} written; loads waited {format_seconds(counts.waited_s)} for steps"
+        )
 
     def require_done(self) -> None:
         """Raise StateError if the delivered batch was neither stepped nor skipped."""

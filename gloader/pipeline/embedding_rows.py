@@ -25,18 +25,18 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 
-from gloader.cache.write_plan import FORWARD, LATE, TABLE, WritePlanner
+from gloader.cache.write_plan import FORWARD, LATE, TABLE, WritePlanner, write_slot_bytes
 from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.signals import NEVER, Cancellation, SignalSafeCondition, uninterrupted
 from gloader.errors import ChannelClosedError, PlanError, ShapeError, StateError
 from gloader.pipeline.embedding_optimizers import check_same_optimizer
-from gloader.ssd_store.embedding.piece_kernels import copy_rows, match
-from gloader.ssd_store.embedding.row_pieces import RowPieces
+from gloader.ssd_store.embedding.piece_kernels import copy_rows
+from gloader.ssd_store.embedding.row_pieces import RowPieces, copy_matching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -51,11 +51,24 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
+NO_ROWS: Final[IdArray] = np.empty(0, np.int64)
+
+
+_SLOT_BYTES: Final = 8 + 1  # bytes per slot beside the row and the planner: the row's id and a flag
+
+
+def slot_bytes(width: int) -> int:
+    """Return the memory for a row of ``width`` float32 in a slot. Pure."""
+    return 4 * width + write_slot_bytes() + _SLOT_BYTES
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StagedRows:
     """A superbatch whose rows of the table were read ahead."""
 
     plan: WritePlan
+    # For each batch, and each of its `WritePlan.table_rows`: whether it was never trained, so that its formula makes it
+    is_new: tuple[NDArray[np.bool_], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,8 +99,8 @@ class RowCounts:
 class EmbeddingRows:
     """An embedding's rows in a run. Owns the slots and the waiting rows until `close`, but not ``table``.
 
-    After an error in `load`, `step` or `checkpoint`, the rows in memory may be incomplete. Every later call raises
-    StateError, and only the table's last record can be used.
+    After an error in `load`, `step`, `checkpoint` or `restart`, the rows in memory may be incomplete. All calls except
+    `leaf` and `step` of loaded batches then raise StateError: open the table's last record.
 
     Parameters
     ----------
@@ -149,7 +162,7 @@ class EmbeddingRows:
         self._done = 0  # batches that have made their step or were skipped
         self._evicted = 0  # batches whose evictions are done
         self._is_cancelled = False
-        self._broken = ""  # the work that failed, after which the rows in memory may be incomplete
+        self._broken = ""  # why the rows in memory may be incomplete
 
     @property
     def dim(self) -> int:
@@ -184,29 +197,33 @@ class EmbeddingRows:
             The work was cancelled.
         """
         self._wait(lambda: self._evicted >= plan.staged_after, "the staging of an embedding")
-        rows = [plan.table_rows(index) for index in range(len(plan))]
-        # A row and its batch are sorted as one number, which is several times faster than an indirect sort.
+        # A row and its batch are sorted as one number: faster than an indirect sort, and 8 bytes for each row.
         bits = len(plan).bit_length()
-        pairs = np.concatenate(
-            [(ids << bits) | index for index, ids in enumerate(rows)] or [np.empty(0, np.int64)]
-        )
-        del rows
+        pairs = np.empty(plan.num_loads_from(TABLE), np.int64)
+        bounds = np.zeros(len(plan) + 1, np.int64)
+        for index in range(len(plan)):
+            rows = plan.table_rows(index)
+            bounds[index + 1] = bounds[index] + len(rows)
+            pairs[bounds[index] : bounds[index + 1]] = (rows << bits) | index
         pairs.sort()
-        ids = pairs >> bits
-        batches = (pairs & ((1 << bits) - 1)) + plan.first
-        if (ids[1:] == ids[:-1]).any():
-            row = int(ids[1:][ids[1:] == ids[:-1]][0])
-            raise PlanError(f"two batches of a superbatch load row {row} from the table")
-        size = self._pieces.chunk_rows
-        for start in range(0, len(ids), size):
+        is_new = np.zeros(len(pairs), np.bool_)  # batch after batch
+        seen = bounds[:-1].copy()  # for each batch, the entry of `is_new` for its next row
+        last = -1
+        for start in range(0, len(pairs), self._pieces.chunk_rows):
             cancellation.raise_if_set("the staging of an embedding")
-            chunk = ids[start : start + size]
+            chunk = pairs[start : start + self._pieces.chunk_rows]
+            ids, batches = chunk >> bits, chunk & ((1 << bits) - 1)
+            twice = np.flatnonzero(np.diff(ids, prepend=last) == 0)
+            if len(twice):
+                raise PlanError(f"two batches of a superbatch load row {int(ids[twice[0]])} from the table")
+            last = int(ids[-1])
 
-            def read(rows: NDArray[np.float32], places: IdArray, chunk: IdArray = chunk) -> None:
-                self.table.read_into(chunk, rows, at=places)
+            def read(rows: NDArray[np.float32], places: IdArray, ids: IdArray = ids) -> IdArray:
+                return self.table.read_stored(ids, rows, at=places)
 
-            self._pieces.add(chunk, batches[start : start + size], is_dirty=False, fill=read)
-        return StagedRows(plan=plan)
+            dropped = self._pieces.add(ids, batches + plan.first, np.zeros(len(ids), np.bool_), read)
+            is_new[_entries(batches, seen)[dropped]] = True
+        return StagedRows(plan=plan, is_new=tuple(np.split(is_new, bounds[1:-1])))
 
     def wait(self, staged: StagedRows, index: int, *, cancellation: Cancellation = NEVER) -> None:
         """Wait until the steps are complete that the load of batch ``index`` waits for; see `load`.
@@ -245,11 +262,12 @@ class EmbeddingRows:
         self.wait(staged, index, cancellation=cancellation)
         step = staged.plan.batch(index)
         with self._moving, self._breaking(f"the load of batch {step.number}"):
+            self._require_whole()
             self._evict(step)
             with self._changed.lock:
                 self._evicted = step.number + 1
                 self._changed.notify_all()
-            self._load(step, rows.ascending)
+            self._load(step, rows.ascending, staged.is_new[index])
             bad = np.flatnonzero(self._tags[step.slots] != rows.ascending)
             if len(bad):
                 raise PlanError(
@@ -284,7 +302,7 @@ class EmbeddingRows:
     def step(self, slots: BatchSlots, grad: torch.Tensor | None) -> None:
         """Change the batch's rows by the optimizer, after which the batch is done. Called by the training thread.
 
-        If a row is in the batch several times, its gradients are added in the order of their places.
+        If a row is in the batch several times, its gradients are added first, as torch does for a sparse gradient.
 
         Parameters
         ----------
@@ -335,10 +353,7 @@ class EmbeddingRows:
         is_found = np.zeros(len(wanted), np.bool_)
         with self._moving:
             self._require_whole()
-            take, at = np.empty((2, len(self._tags)), np.int64)
-            count = match(self._tags, wanted, take, at)
-            copy_rows(self._rows.reshape(-1), take[:count], out.reshape(-1), at[:count], self.table.width)
-            is_found[at[:count]] = True
+            copy_matching(self._tags, lambda: self._rows, wanted, out, is_found)
             self._pieces.copy_held(wanted, out, is_found)
         # A row that was in neither may be loaded meanwhile, but the table keeps its version until it is evicted again.
         left = np.flatnonzero(~is_found)
@@ -383,11 +398,15 @@ class EmbeddingRows:
 
         Raises
         ------
+        StateError
+            Rows in memory may be incomplete.
         StoreError
             A row cannot be read or written.
         """
-        with self._moving, self._breaking("the end of the training"):
-            self._save()
+        with self._moving:
+            self._require_whole()
+            with self._breaking("the end of the training"):
+                self._save()
 
     def restart(self) -> None:
         """Make ready for another run, which begins with batch 0. No thread of the last run may be left.
@@ -429,20 +448,19 @@ class EmbeddingRows:
 
     @contextmanager
     def _breaking(self, work: str) -> Iterator[None]:
-        """Refuse all later calls if the block raises."""
-        self._require_whole()
+        """Let `_require_whole` refuse later calls if the block raises."""
         try:
             yield
         except BaseException:
-            self._broken = work
+            self._broken = f"{work} failed"
             raise
 
     def _require_whole(self) -> None:
         """Raise StateError if rows in memory may be incomplete."""
         if self._broken:
             raise StateError(
-                f"the embedding's rows in memory cannot be used after {self._broken} ended them or failed; open the "
-                "embedding again from its last checkpoint"
+                f"the embedding's rows in memory cannot be used after {self._broken}; open the embedding again from "
+                "its last checkpoint"
             )
 
     def _require_next(self, slots: BatchSlots) -> None:
@@ -473,8 +491,9 @@ class EmbeddingRows:
         for start in range(0, len(chosen), self._pieces.chunk_rows):
             part = chosen[start : start + self._pieces.chunk_rows]
 
-            def copy(rows: NDArray[np.float32], places: IdArray, taken: IdArray = slots[part]) -> None:
+            def copy(rows: NDArray[np.float32], places: IdArray, taken: IdArray = slots[part]) -> IdArray:
                 copy_rows(self._rows.reshape(-1), taken, rows.reshape(-1), places, self.table.width)
+                return NO_ROWS
 
             self._pieces.add(ids[part], step.evict_to[part], is_dirty[part], copy)
         self._append_slots(slots[~forward & is_dirty])
@@ -483,8 +502,8 @@ class EmbeddingRows:
         self.counts.evicted_table += int(np.count_nonzero(~forward & is_dirty))
         self.counts.evicted_clean += int(np.count_nonzero(~forward & ~is_dirty))
 
-    def _load(self, step: WriteStep, ascending: IdArray) -> None:
-        """Put the rows that the batch loads into their slots."""
+    def _load(self, step: WriteStep, ascending: IdArray, is_new: NDArray[np.bool_]) -> None:
+        """Put the rows that the batch loads into their slots; ``is_new`` are those of the table without a version."""
         ids = ascending[step.load_pos]
         slots = step.slots[step.load_pos].astype(np.int64)
         filled = np.flatnonzero(self._tags[slots] >= 0)
@@ -493,14 +512,19 @@ class EmbeddingRows:
                 f"batch {step.number} loads row {int(ids[filled[0]])} into slot {int(slots[filled[0]])}, which still "
                 f"holds row {int(self._tags[slots[filled[0]]])}"
             )
-        waiting = np.flatnonzero(step.load_from != LATE)
-        is_read = step.load_from == LATE
-        is_read[waiting] = ~self._pieces.take(
+        new = np.flatnonzero(step.load_from == TABLE)[is_new]
+        self.table.initial.fill(ids[new], self._rows, at=slots[new])
+        is_waiting = step.load_from != LATE
+        is_waiting[new] = False
+        waiting = np.flatnonzero(is_waiting)
+        is_waiting[waiting] = self._pieces.take(
             step.number, ids[waiting], self._rows, slots[waiting], self._is_dirty
         )
-        read = np.flatnonzero(is_read)
+        left = ~is_waiting
+        left[new] = False
+        self._is_dirty[slots[~is_waiting]] = False
+        read = np.flatnonzero(left)
         self.table.read_into(ids[read], self._rows, at=slots[read])
-        self._is_dirty[slots[read]] = False
         self._tags[slots] = ids
         self.counts.loaded_forward += int(np.count_nonzero(step.load_from == FORWARD))
         self.counts.loaded_table += int(np.count_nonzero(step.load_from == TABLE))
@@ -513,8 +537,8 @@ class EmbeddingRows:
 
     def _append_slots(self, slots: IdArray) -> None:
         """Write the rows in ``slots`` to the table, after which they are clean."""
-        for start in range(0, len(slots), self._pieces.chunk_rows):
-            part = slots[start : start + self._pieces.chunk_rows]
+        for start in range(0, len(slots), self._pieces.part_rows):
+            part = slots[start : start + self._pieces.part_rows]
             rows = np.empty((len(part), self.table.width), np.float32)
             copy_rows(self._rows.reshape(-1), part, rows.reshape(-1), np.arange(len(part)), self.table.width)
             self.table.append(self._tags[part], rows)
@@ -524,13 +548,24 @@ class EmbeddingRows:
         """Change the batch's distinct rows."""
         distinct = slots.slots
         if slots.repeats is not None:
-            # In ascending order of rows, the gradients of a row's places are added one after another, as in torch's
-            # `coalesce`.
-            index = torch.empty(len(slots.slots), dtype=torch.int64)
-            index[slots.order] = torch.arange(len(slots.order))
             again, first = slots.repeats
             distinct = slots.slots[slots.order]
-            grad = grad[slots.order].index_add_(0, index[first], grad[again])
+            index = torch.empty(1, len(slots.slots), dtype=torch.int64)
+            index[0, slots.order] = torch.arange(len(distinct))
+            index[0, again] = index[0, first]
+            # torch's own sum, because its order of equal rows is that of its sort.
+            shape = (len(distinct), self.dim)
+            grad = torch.sparse_coo_tensor(index, grad, shape, check_invariants=False).coalesce().values()
         if len(distinct):
             self.optimizer.apply(self._weights, self._state, distinct, grad, self.num_steps + 1)
         self._is_dirty[distinct.numpy()] = True
+
+
+def _entries(batches: IdArray, seen: IdArray) -> IdArray:
+    """Return ``seen`` of each of ``batches`` (n,), plus the number of its equals before it, and move ``seen`` on."""
+    order = np.argsort(batches, kind="stable")
+    counts = np.bincount(batches, minlength=len(seen))
+    entries = np.empty(len(batches), np.int64)
+    entries[order] = np.repeat(seen - np.cumsum(counts) + counts, counts) + np.arange(len(batches))
+    seen += counts
+    return entries
