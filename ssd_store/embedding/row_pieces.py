@@ -6,7 +6,7 @@ full, the rows of the farthest batches leave it, a quarter of the array at a tim
 and nothing is written if the waiting rows fit in memory.
 
 A row that leaves goes to a file in the spill folder. Without a folder, or if the folder or the index of its rows is
-full, it goes to the table, which is read at the load. The index has 9 bytes in memory for each row in a file.
+full, it goes to the table, which is read at the load: a page for each row, several times slower.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 _PLACE_BYTES: Final = 17  # bytes in memory for each place beside its row: id, links, flag, free list
-_INDEX_BYTES: Final = 9  # bytes in memory for each row in a file: id and flag
-_SPILLED: Final = 8  # rows in files for each place in memory, at most
+INDEX_BYTES: Final = 9  # bytes in memory for each row in a file: id and flag
 _LEAST_PLACES: Final = 16  # a quarter of the array is flushed, and two threads add a quarter each
 _PART_BYTES: Final = 2**20  # most bytes of rows that are copied, written to a file or read from it at once
 _CHUNK_BYTES: Final = 4 * 2**20  # most bytes of rows that are added at once, straight into their places
@@ -51,7 +50,7 @@ def least_staging_bytes(width: int) -> int:
 
 
 def _bytes_of_place(width: int) -> int:
-    return 4 * width + _PLACE_BYTES + _SPILLED * _INDEX_BYTES
+    return 4 * width + _PLACE_BYTES
 
 
 def copy_matching(
@@ -94,7 +93,8 @@ class RowPieces:
     Parameters
     ----------
     width : float32 values in a row
-    num_bytes : memory for waiting rows, beside `WORK_BYTES`
+    num_bytes : memory for waiting rows, beside `WORK_BYTES` and `INDEX_BYTES` for each row in a file
+    most_spilled : rows in files, at most
     append : writes rows to the table; called with ids (n,) and rows (n, width)
     spill : folder for the rows that do not fit in memory; None means that they go to the table
 
@@ -109,6 +109,7 @@ class RowPieces:
         width: int,
         *,
         num_bytes: int,
+        most_spilled: int = 2**62,
         append: Callable[[IdArray, NDArray[np.float32]], None],
         spill: SpillFolder | None,
     ) -> None:
@@ -123,6 +124,7 @@ class RowPieces:
         self._width = width
         self._append = append
         self._spill = spill
+        self._most_spilled = most_spilled
         self._lock = threading.RLock()  # guards everything below; held while files are written and read
         self._rows = aligned_bytes(size * 4 * width).view(np.float32).reshape(size, width)
         self._ids = np.full(size, -1, np.int64)  # -1: free, or not yet filled
@@ -330,7 +332,7 @@ class RowPieces:
         )
         if (
             self._spill is not None
-            and self._num_spilled + count <= _SPILLED * len(self._free)
+            and self._num_spilled + count <= self._most_spilled
             and self._spill.room_bytes >= num_bytes
         ):
             self._write(self._spill, leaving)
