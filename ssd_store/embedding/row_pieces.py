@@ -11,6 +11,7 @@ full, it goes to the table, which is read at the load: a page for each row, seve
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import IdArray
+
+_LOG = logging.getLogger(__name__)
 
 _PLACE_BYTES: Final = 17  # bytes in memory for each place beside its row: id, links, flag, free list
 INDEX_BYTES: Final = 9  # bytes in memory for each row in a file: id and flag
@@ -140,6 +143,7 @@ class RowPieces:
         self._num_spilled = 0
         self._in_table: dict[int, int] = {}  # by batch: rows that left to the table
         self._lane: ReadLane | None = None
+        self._has_warned = False  # whether the log says that rows leave to the table
         self.bytes_read = 0  # of files
         self.bytes_written = 0  # to files
 
@@ -337,6 +341,13 @@ class RowPieces:
         ):
             self._write(self._spill, leaving)
         else:
+            if not self._has_warned:
+                self._has_warned = True
+                _LOG.warning(
+                    "rows of an embedding that wait for later batches do not fit in memory or in the spill folder: they "
+                    "are read again from the table, which takes several times longer; raise spill_budget, or give the "
+                    "embedding a larger cache"
+                )
             for batch, places in leaving:
                 self._append_rows(places[self._is_dirty[places]])
                 self._in_table[batch] = self._in_table.get(batch, 0) + len(places)

@@ -119,7 +119,7 @@ def test_a_large_piece_is_written_and_read_in_parts(table: Table, spill: SpillFo
 
 @pytest.mark.parametrize("budget_bytes", [None, 4096])
 def test_without_room_in_the_folder_dirty_rows_go_to_the_table(
-    table: Table, tmp_path: Path, budget_bytes: int | None
+    table: Table, tmp_path: Path, budget_bytes: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     spill = None if budget_bytes is None else SpillFolder(tmp_path, budget_bytes=budget_bytes)
     pieces = RowPieces(WIDTH, num_bytes=FEW, append=table.append, spill=spill)
@@ -131,6 +131,10 @@ def test_without_room_in_the_folder_dirty_rows_go_to_the_table(
     assert take(pieces, 8, [40, 41]) == {}
     assert take(pieces, 9, [30, 31]) == {}
     assert pieces.bytes_written == 0
+    add(pieces, 20, list(range(70, 90)))
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "rows of an embedding that wait for later batches do not fit in memory or in the spill folder"
+    ]
     if spill is not None:
         spill.close()
 
