@@ -170,6 +170,8 @@ class RowPieces:
         ------
         BudgetError, SpillError, StoreError
             Other rows cannot be written to make room, or ``fill`` raised it.
+        PlanError
+            Rows for batches that are over fill the memory.
         """
         with self._lock:
             while self._num_free < len(ids):
@@ -330,6 +332,10 @@ class RowPieces:
                 leaving.append((batch, places))
                 count += len(places)
             batch -= 1
+        if not leaving:
+            raise PlanError(
+                f"rows wait for batches before batch {self._first}, which were loaded without them"
+            )
         # Each part ends on a page, so a file is at most a page for each batch longer than its rows.
         num_bytes = 4 * self._width * count + PAGE_BYTES * (
             len(leaving) + 4 * self._width * count // _PART_BYTES + 1
@@ -344,9 +350,9 @@ class RowPieces:
             if not self._has_warned:
                 self._has_warned = True
                 _LOG.warning(
-                    "rows of an embedding that wait for later batches do not fit in memory or in the spill folder: they "
-                    "are read again from the table, which takes several times longer; raise spill_budget, or give the "
-                    "embedding a larger cache"
+                    "rows of an embedding that wait for later batches do not fit in memory or in the spill folder: "
+                    "they are read again from the table, which takes several times longer; raise spill_budget, or give "
+                    "the embedding a larger cache"
                 )
             for batch, places in leaving:
                 self._append_rows(places[self._is_dirty[places]])
