@@ -130,8 +130,8 @@ def embedding_demands(
             raise BudgetError(
                 f"the embedding of {each.node_type!r} has a cache of {format_bytes(num_bytes)}, and a batch has up to "
                 f"{distinct:,} of its rows, which need {format_bytes(distinct * each_bytes)}: all rows of a batch are "
-                f"in memory until its step. Give the embedding cache={batch_rows * each_bytes} or more, or use a "
-                "smaller batch size or fan-out"
+                "in memory until its step. Give it more memory, by NodeEmbedding(cache="
+                f"{batch_rows * each_bytes}) or --embed-cache, or use a smaller batch size or fan-out"
             )
         demands.append(
             EmbeddingDemand(
