@@ -34,7 +34,7 @@ torch.set_num_threads(1)
 dataset = gloader.Dataset.open(path)
 
 def train(name, seeds, batches, budget):
-    with gloader.NodeEmbedding(dataset, dim=dim, folder=Path(folder) / name) as embedding:
+    with gloader.NodeEmbedding(dataset, dim=dim, folder=Path(folder) / name, cache="30MB") as embedding:
         with gloader.Loader(
             dataset, fanouts=[4, 4], batch_size=512, seeds=seeds, memory_budget=budget, threads=2,
             embeddings=embedding, spill_dir=folder,
