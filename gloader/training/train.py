@@ -593,12 +593,13 @@ def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSetting
     loader = settings.loader
     loader = loader.changed(cache=loader.memory.cache_bytes(dataset.feature_bytes))
     if settings.task == "kg":
+        metric = RANK_METRIC if settings.links.metric == "auto" else settings.links.metric
         # No hop takes neighbours. Each entity has a trained row.
         return replace(
             settings,
             loader=loader.changed(sampler="neighbor", layout="layered", fanouts=(0,)),
-            links=replace(settings.links, metric=RANK_METRIC),
-            embed=replace(settings.embed, dims={ENTITY: settings.knowledge.dim}),
+            links=replace(settings.links, metric=metric),
+            embed=replace(settings.embed, dims=settings.embed.dims or {ENTITY: settings.knowledge.dim}),
         )
     if settings.model.name in MLP_MODELS:
         fanouts = (0,) * len(loader.sampling.fanouts)
