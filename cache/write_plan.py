@@ -30,7 +30,7 @@ from gloader.cache.belady_kernels import NO_ACTIONS, link
 from gloader.cache.cache_plan import initial_content
 from gloader.cache.next_use import PlannerTable
 from gloader.cache.trace import NO_ROWS, BatchReader, Trace
-from gloader.cache.write_kernels import FORWARD, LATE, NUM_COLUMNS, NUM_MARKS, TABLE
+from gloader.cache.write_kernels import FORWARD, LATE, NUM_COLUMNS, NUM_LANES, NUM_MARKS, TABLE
 from gloader.errors import BudgetError, ConfigError, PlanError
 
 if TYPE_CHECKING:
@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.types import IdArray
+
+    # A batch's sources, victims and targets: see `WritePlan`.
+    _Loads = tuple[NDArray[np.int8], NDArray[np.int32] | IdArray, NDArray[np.int32]]
+    # The slots' records, and each chain's heads, tails and length: see `write_kernels`.
+    _Chains = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
 
 __all__ = [
     "FORWARD",
@@ -171,7 +176,8 @@ class WritePlan:
         At most one batch of a plan loads a row from the staged rows.
         """
         loads = np.flatnonzero(self._codes(index) < 0)
-        return self.accesses[index][loads[self.sources[index] == TABLE]]
+        rows: IdArray = self.accesses[index][loads[self.sources[index] == TABLE]]
+        return rows
 
     def _codes(self, index: int) -> NDArray[np.int32]:
         """Return the codes of batch ``index``, a view."""
@@ -239,9 +245,10 @@ class WritePlanner:
             raise PlanError(f"resident holds row {int(twice[0])} in two slots; a row is in one slot")
         self._content = content
         self._records = np.full((self._capacity, NUM_COLUMNS), -1, dtype=np.int32)
-        # The last plan: the number of its first batch and of the batch after its last one, its horizon, and the first
-        # slot of the chain of rows without a known next use.
-        self._last_first, self._next, self._horizon, self._oldest = 0, 0, 0, -1
+        # The last plan: the number of its first batch and of the batch after its last one, its horizon, and the heads
+        # of its chain of rows without a known next use.
+        self._last_first, self._next, self._horizon = 0, 0, 0
+        self._oldest = np.empty(0, dtype=np.int32)
         self._pinned: deque[NDArray[np.int32]] = (
             deque()
         )  # the codes of the last batches, whose slots are pinned
@@ -267,7 +274,9 @@ class WritePlanner:
             A row is out of range, or repeats within a batch, or a batch is not in ascending order. The batches are not
             those that the last plan was given as its look-ahead.
         """
-        window, beyond = (_reader(given, self._num_rows) for given in (accesses, lookahead))
+        trace = accesses[:] if isinstance(accesses, Trace) else Trace(accesses)
+        later = lookahead if isinstance(lookahead, Trace) else Trace(lookahead)
+        window, beyond = (_reader(given, self._num_rows) for given in (trace, later))
         lengths = np.concatenate([window.lengths, beyond.lengths])
         largest = int(lengths.max(initial=0))
         if largest > self._capacity:
@@ -277,9 +286,9 @@ class WritePlanner:
                 f"{largest} slots, or take smaller batches"
             )
         with np.errstate(over="ignore"):  # hashes wrap around: numpy warns if numba's compiler is disabled
-            return self._plan(window, beyond)
+            return self._plan(trace, window, beyond)
 
-    def _plan(self, window: BatchReader, beyond: BatchReader) -> WritePlan:
+    def _plan(self, trace: Trace, window: BatchReader, beyond: BatchReader) -> WritePlan:
         """Run the passes: link the uses backwards, mark the rows that are in no slot, and assign slots forwards."""
         table, first, horizon = self._table, self._next, len(window) + len(beyond)
         offsets = np.concatenate([[0], np.cumsum(window.lengths)])
@@ -309,7 +318,8 @@ class WritePlanner:
                 "that uses it. Plan the batches that the last plan had as its look-ahead, or call restart"
             )
         # One chain for each batch, for no known use and for the empty slots.
-        heads, tails = np.full((2, horizon + 2), -1, dtype=np.int32)
+        heads, tails = np.full((2, horizon + 2, NUM_LANES), -1, dtype=np.int32)
+        chains = (self._records, heads, tails, np.zeros(horizon + 2, dtype=np.int32))
         content = self._content.copy()
         kernels.chain_slots(
             content,
@@ -317,33 +327,30 @@ class WritePlanner:
             table.values,
             table.base,
             horizon,
-            self._records,
-            heads,
-            tails,
+            *chains,
             first - len(self._pinned),
             self._oldest,
             self._horizon,
         )
         kernels.mark_late(self._late, table.keys, table.values, table.base, horizon)
-        loads, waits = self._assign(window, parts, horizon, content, heads, tails)
+        loads, waits = self._assign(window, parts, horizon, content, chains)
         table.end(horizon + NUM_MARKS)
-        sources, victims, targets_of = (tuple(load[kind] for load in loads) for kind in range(3))
         plan = WritePlan(
             capacity=self._capacity,
             first=first,
             staged_after=self._last_first,
             resident_after=content,
-            accesses=window.batches,
+            accesses=trace,
             offsets=offsets,
             codes=codes,
-            sources=sources,
-            victims=victims,
-            targets=targets_of,
+            sources=tuple(of[0] for of in loads),
+            victims=tuple(of[1] for of in loads),
+            targets=tuple(of[2] for of in loads),
             waits=waits,
         )
         self._content = content
         self._last_first, self._next, self._horizon = first, first + len(window), horizon
-        self._oldest = int(heads[horizon])
+        self._oldest = heads[horizon].copy()
         self._keep_evictions(plan)
         return plan
 
@@ -353,9 +360,8 @@ class WritePlanner:
         parts: list[NDArray[np.int32]],
         horizon: int,
         content: IdArray,
-        heads: NDArray[np.int32],
-        tails: NDArray[np.int32],
-    ) -> tuple[list[tuple[NDArray[np.int8], NDArray[np.int32] | IdArray, NDArray[np.int32]]], IdArray]:
+        chains: _Chains,
+    ) -> tuple[list[_Loads], IdArray]:
         """Turn ``parts`` from next uses into codes in place.
 
         Returns each batch's sources, victims and targets, and `WritePlan.waits`.
@@ -365,11 +371,12 @@ class WritePlanner:
         entries, positions, targets = np.empty((3, largest), dtype=np.int32)
         sources = np.empty(largest, dtype=np.int8)
         victims = np.empty(largest, dtype=_row_type(self._num_rows))
-        loads, waits = [], np.zeros(len(parts), dtype=np.int64)
+        loads: list[_Loads] = []
+        waits = np.zeros(len(parts), dtype=np.int64)
         for batch, codes in enumerate(parts):
             rows, number = window.read(batch), self._next + batch
             if len(self._pinned) == self._depth:
-                far = self._release(number, horizon, heads, tails, far)
+                far = self._release(number, horizon, chains, far)
             num_loads = kernels.find(
                 rows,
                 codes,
@@ -393,9 +400,7 @@ class WritePlanner:
                     table.base,
                     horizon,
                     content,
-                    self._records,
-                    heads,
-                    tails,
+                    *chains,
                     far,
                     batch,
                     number,
@@ -407,24 +412,23 @@ class WritePlanner:
                 )
                 if done == num_loads:
                     break
-                far = self._release(number, horizon, heads, tails, far)
+                far = self._release(number, horizon, chains, far)
             waits[batch] = wait_for
             self._pinned.append(codes)
             loads.append((sources[:num_loads].copy(), victims[:num_loads].copy(), targets[:num_loads].copy()))
         return loads, waits
 
-    def _release(
-        self, number: int, horizon: int, heads: NDArray[np.int32], tails: NDArray[np.int32], far: int
-    ) -> int:
+    def _release(self, number: int, horizon: int, chains: _Chains, far: int) -> int:
         """Release the slots of the first pinned batch before batch ``number``. Return the new ``far``."""
         first = number - len(self._pinned)
-        return kernels.release(self._pinned.popleft(), first, horizon, self._records, heads, tails, far)
+        return int(kernels.release(self._pinned.popleft(), first, horizon, *chains, far))
 
     def _keep_evictions(self, plan: WritePlan) -> None:
         """Keep the rows that the last plan left in forward pieces, and those that it evicted to the table."""
         waiting = self._forward[1] >= self._next
-        rows, targets = [self._forward[0][waiting]], [self._forward[1][waiting]]
-        late = [NO_ROWS]
+        rows: list[NDArray[np.integer]] = [self._forward[0][waiting]]
+        targets = [self._forward[1][waiting]]
+        late: list[NDArray[np.integer]] = [NO_ROWS]
         for victims, forward in zip(plan.victims, plan.targets, strict=True):
             beyond = forward >= len(plan)
             rows.append(victims[beyond])
@@ -434,9 +438,9 @@ class WritePlanner:
         self._late = np.concatenate(late)
 
 
-def _reader(given: Sequence[NDArray[np.integer]], num_rows: int) -> BatchReader:
-    """Return a reader of a trace of rows below ``num_rows``. Raise PlanError if a row is out of range."""
-    reader = BatchReader(given if isinstance(given, Trace) else Trace(given), "accesses")
+def _reader(trace: Trace, num_rows: int) -> BatchReader:
+    """Return a reader of ``trace``. Raise PlanError if a row is not below ``num_rows``."""
+    reader = BatchReader(trace, "accesses")
     for batch in range(len(reader)):
         if reader.lengths[batch] and (last := int(reader.read(batch)[-1])) >= num_rows:
             raise PlanError(f"batch {batch} holds row {last}; rows are in 0..{num_rows}-1")

@@ -30,13 +30,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from gloader.cache.write_plan import FORWARD, LATE, TABLE, WritePlanner
+from gloader.cache.write_plan import FORWARD, LATE, TABLE, WritePlanner, write_slot_bytes
 from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.signals import NEVER, Cancellation, SignalSafeCondition, uninterrupted
 from gloader.errors import ChannelClosedError, PlanError, ShapeError, StateError
 from gloader.pipeline.embedding_optimizers import check_same_optimizer
-from gloader.ssd_store.embedding.piece_kernels import copy_rows, match
-from gloader.ssd_store.embedding.row_pieces import RowPieces
+from gloader.ssd_store.embedding.piece_kernels import copy_rows
+from gloader.ssd_store.embedding.row_pieces import RowPieces, copy_matching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -52,6 +52,14 @@ if TYPE_CHECKING:
 
 
 NO_ROWS: Final[IdArray] = np.empty(0, np.int64)
+
+
+_SLOT_BYTES: Final = 8 + 1  # bytes per slot beside the row and the planner: the row's id and a flag
+
+
+def slot_bytes(width: int) -> int:
+    """Return the memory for a row of ``width`` float32 in a slot. Pure."""
+    return 4 * width + write_slot_bytes() + _SLOT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -154,7 +162,7 @@ class EmbeddingRows:
         self._done = 0  # batches that have made their step or were skipped
         self._evicted = 0  # batches whose evictions are done
         self._is_cancelled = False
-        self._broken = ""  # the work that failed, after which the rows in memory may be incomplete
+        self._broken = ""  # why the rows in memory may be incomplete
 
     @property
     def dim(self) -> int:
@@ -345,10 +353,7 @@ class EmbeddingRows:
         is_found = np.zeros(len(wanted), np.bool_)
         with self._moving:
             self._require_whole()
-            take, at = np.empty((2, len(self._tags)), np.int64)
-            count = match(self._tags, wanted, take, at)
-            copy_rows(self._rows.reshape(-1), take[:count], out.reshape(-1), at[:count], self.table.width)
-            is_found[at[:count]] = True
+            copy_matching(self._tags, lambda: self._rows, wanted, out, is_found)
             self._pieces.copy_held(wanted, out, is_found)
         # A row that was in neither may be loaded meanwhile, but the table keeps its version until it is evicted again.
         left = np.flatnonzero(~is_found)
@@ -393,11 +398,15 @@ class EmbeddingRows:
 
         Raises
         ------
+        StateError
+            Rows in memory may be incomplete.
         StoreError
             A row cannot be read or written.
         """
-        with self._moving, self._breaking("the end of the training"):
-            self._save()
+        with self._moving:
+            self._require_whole()
+            with self._breaking("the end of the training"):
+                self._save()
 
     def restart(self) -> None:
         """Make ready for another run, which begins with batch 0. No thread of the last run may be left.
@@ -443,15 +452,15 @@ class EmbeddingRows:
         try:
             yield
         except BaseException:
-            self._broken = work
+            self._broken = f"{work} failed"
             raise
 
     def _require_whole(self) -> None:
         """Raise StateError if rows in memory may be incomplete."""
         if self._broken:
             raise StateError(
-                f"the embedding's rows in memory cannot be used after {self._broken} ended them or failed; open the "
-                "embedding again from its last checkpoint"
+                f"the embedding's rows in memory cannot be used after {self._broken}; open the embedding again from "
+                "its last checkpoint"
             )
 
     def _require_next(self, slots: BatchSlots) -> None:
@@ -528,8 +537,8 @@ class EmbeddingRows:
 
     def _append_slots(self, slots: IdArray) -> None:
         """Write the rows in ``slots`` to the table, after which they are clean."""
-        for start in range(0, len(slots), self._pieces.chunk_rows):
-            part = slots[start : start + self._pieces.chunk_rows]
+        for start in range(0, len(slots), self._pieces.part_rows):
+            part = slots[start : start + self._pieces.part_rows]
             rows = np.empty((len(part), self.table.width), np.float32)
             copy_rows(self._rows.reshape(-1), part, rows.reshape(-1), np.arange(len(part)), self.table.width)
             self.table.append(self._tags[part], rows)

@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-BUFFER_BYTES: Final = 64 * 2**20  # default memory of the append buffer
+BUFFER_BYTES: Final = 64 * 2**20  # most memory of the append buffer, if no size is given
+_LEAST_BUFFER_BYTES: Final = 2**20  # least memory of it
 _STEP_BYTES: Final = 4 * 2**20  # bytes of rows that are gathered together while a run is written
 _OWNER_ONLY: Final = 0o700
 
@@ -83,7 +84,7 @@ class EmbeddingTable:
     lock : LockedFolder, optional
         The folder's lock; None if the table is read-only.
     buffer_bytes : int
-        Memory of the append buffer.
+        Memory of the append buffer; None means that it follows from the table's size.
     os_io : OsIO
         The system calls.
     """
@@ -96,7 +97,7 @@ class EmbeddingTable:
         *,
         newest: int,
         lock: LockedFolder | None,
-        buffer_bytes: int,
+        buffer_bytes: int | None,
         os_io: OsIO,
     ) -> None:
         self.folder = folder
@@ -111,6 +112,8 @@ class EmbeddingTable:
         self._formula = FormulaRun(record.initial, record.num_rows)
         self._writing = threading.Lock()  # one append, commit, forget or close at a time
         try:
+            if buffer_bytes is None:
+                buffer_bytes = default_buffer_bytes(self.num_rows, self.width)
             self._buffer = None if lock is None else RowBuffer(buffer_bytes, self.width)
             runs.open(record.runs, record.arrays)
         except BaseException:
@@ -125,7 +128,7 @@ class EmbeddingTable:
         num_rows: int,
         initial: InitialRows,
         facts: Mapping[str, Any],
-        buffer_bytes: int = BUFFER_BYTES,
+        buffer_bytes: int | None = None,
         os_io: OsIO = REAL_OS,
     ) -> Self:
         """Create a table and open it. It takes no disk space until rows are appended, and has no record yet.
@@ -141,7 +144,7 @@ class EmbeddingTable:
         facts : mapping
             JSON values that every record of the table keeps.
         buffer_bytes : int
-            Memory of the append buffer.
+            Memory of the append buffer; by default it follows from the table's size.
         os_io : OsIO
             The system calls.
 
@@ -187,7 +190,7 @@ class EmbeddingTable:
         *,
         record: str | None = None,
         is_read_only: bool = False,
-        buffer_bytes: int = BUFFER_BYTES,
+        buffer_bytes: int | None = None,
         os_io: OsIO = REAL_OS,
     ) -> Self:
         """Open the rows of a record.
@@ -560,7 +563,12 @@ class EmbeddingTable:
         return (order[start : start + step] for start in range(0, len(order), step))
 
 
-def table_bytes(num_rows: int, width: int, buffer_bytes: int = BUFFER_BYTES) -> int:
+def default_buffer_bytes(num_rows: int, width: int) -> int:
+    """Return the memory of the append buffer of a table: an eighth of the rows, within bounds. Pure."""
+    return min(max(num_rows * width * 4 // 8, _LEAST_BUFFER_BYTES), BUFFER_BYTES)
+
+
+def table_bytes(num_rows: int, width: int, buffer_bytes: int | None = None) -> int:
     """Return the memory of an open table, at most, in bytes. Pure.
 
     A read takes about 64 bytes more for each of its ids, and an append of more than ``buffer_bytes`` 16 for each.
@@ -569,16 +577,19 @@ def table_bytes(num_rows: int, width: int, buffer_bytes: int = BUFFER_BYTES) -> 
     ----------
     num_rows : N
     width : number of float32 in a row
-    buffer_bytes : memory of the append buffer
+    buffer_bytes : memory of the append buffer; None means the default
     """
+    if buffer_bytes is None:
+        buffer_bytes = default_buffer_bytes(num_rows, width)
     # While runs are merged, new ones come until there are `MAX_TABLES` + 1 tables, and the merge makes one more.
     rows = (MAX_TABLES + 2) * num_rows + buffer_bytes // (4 * width)
     row_pages = rows * 4 * width // PAGE_BYTES + 4 * MAX_RUNS
     id_pages = rows // IDS_PER_PAGE + 4 * MAX_RUNS
     index = 8 * row_pages + (8 + 8) * id_pages  # checksums, and the first id of each page of ids
-    # A new run of the buffer and a merged one may be written at the same time, each with two files of two buffers.
-    writing = 2 * (2 * 2 * WRITE_BYTES) + 2 * _STEP_BYTES
-    return buffer_bytes + 2 * LANE_BYTES + writing + 2 * MERGE_BYTES + index
+    # A new run of the buffer and a merged one may be written at the same time, each with two files of two buffers. A
+    # small table cannot fill them.
+    writing = 2 * (2 * 2 * WRITE_BYTES) + 2 * _STEP_BYTES + 2 * MERGE_BYTES
+    return buffer_bytes + 2 * LANE_BYTES + min(writing, 8 * 4 * width * num_rows) + index
 
 
 def _locked(folder: Path, os_io: OsIO) -> LockedFolder:

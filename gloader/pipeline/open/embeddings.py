@@ -11,16 +11,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from gloader.cache.write_plan import write_slot_bytes
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 from gloader.pipeline.embed import TrainedEmbedding
-from gloader.pipeline.embedding_rows import EmbeddingRows
+from gloader.pipeline.embedding_rows import EmbeddingRows, slot_bytes
 from gloader.pipeline.open.device_rows import LARGER_THAN_PROBED
 from gloader.pipeline.sample import count_rows, distinct_rows
 from gloader.plan.demand import EmbeddingDemand
 from gloader.ssd_store.embedding.embedding_table import table_bytes
-from gloader.ssd_store.embedding.row_pieces import least_staging_bytes
+from gloader.ssd_store.embedding.row_pieces import WORK_BYTES, least_staging_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch
 
 
-# Bytes per slot beside the row and the planner: the row's id, a flag, and two positions while rows are looked up.
-_SLOT_BYTES: Final = 8 + 1 + 16
 _SHARE: Final = 4  # the slots take at most the memory budget divided by this, if no size was given
 _STAGING_SHARE: Final = 4  # memory for staged rows: the bytes of the slots divided by this
 # Batches that loads may run ahead of steps. One is read, one waits, one is gathered and one is computed.
@@ -89,9 +86,9 @@ class GivenEmbeddings:
     frozen: tuple[FrozenRows, ...] = ()
 
     @property
-    def table_bytes(self) -> int:
-        """Bytes of all trained rows."""
-        return sum(_row_bytes(each) * each.table.num_rows for each in self.trained)
+    def table_bytes(self) -> tuple[int, ...]:
+        """Bytes of all rows, for each embedding to train."""
+        return tuple(_row_bytes(each) * each.table.num_rows for each in self.trained)
 
 
 NO_EMBEDDINGS: Final = GivenEmbeddings()
@@ -125,15 +122,16 @@ def embedding_demands(
         each_bytes = slot_bytes(table.width)
         num_bytes = each.cache_bytes
         if num_bytes is None:
-            num_bytes = room * _row_bytes(each) * table.num_rows // max(given.table_bytes, 1)
+            num_bytes = room * _row_bytes(each) * table.num_rows // sum(given.table_bytes)
             num_bytes = max(num_bytes, batch_rows * each_bytes)
         num_slots = min(num_bytes // each_bytes, table.num_rows)
-        if num_slots < batch_rows:
+        # A requested size may be as small as the measured batches. A larger batch then ends the run with an error.
+        if num_slots < distinct:
             raise BudgetError(
                 f"the embedding of {each.node_type!r} has a cache of {format_bytes(num_bytes)}, and a batch has up to "
-                f"{batch_rows:,} of its rows, which need {format_bytes(batch_rows * each_bytes)}: all rows of a batch "
-                f"are in memory until its step. Give the embedding cache={batch_rows * each_bytes} or more, or use a "
-                "smaller batch size or fan-out"
+                f"{distinct:,} of its rows, which need {format_bytes(distinct * each_bytes)}: all rows of a batch are "
+                "in memory until its step. Give it more memory, by NodeEmbedding(cache="
+                f"{batch_rows * each_bytes}) or --embed-cache, or use a smaller batch size or fan-out"
             )
         demands.append(
             EmbeddingDemand(
@@ -146,6 +144,7 @@ def embedding_demands(
                 staging_bytes=_staging_bytes(each, num_slots),
                 fixed_bytes=num_slots * each_bytes
                 + _staging_bytes(each, num_slots)
+                + WORK_BYTES
                 + table_bytes(table.num_rows, table.width)
                 + math.ceil(LARGER_THAN_PROBED * largest) * _batch_row_bytes(each, dataset),
             )
@@ -160,7 +159,7 @@ def open_embeddings(
     stack: ExitStack,
     *,
     num_batches: int,
-    spill: SpillFolder | None,
+    spills: Sequence[SpillFolder],
 ) -> tuple[TrainedEmbedding, ...]:
     """Open the slots of the trained rows.
 
@@ -171,7 +170,7 @@ def open_embeddings(
     dataset : gives the node types
     stack : ends the service of the embeddings
     num_batches : batches of a superbatch
-    spill : folder for rows that wait for a later batch
+    spills : a folder for each embedding's rows that wait for a later batch; () if nothing can be spilled
 
     Raises
     ------
@@ -179,7 +178,7 @@ def open_embeddings(
         Another loader trains an embedding.
     """
     opened = []
-    for each, demand in zip(given.trained, demands, strict=True):
+    for each, demand, spill in zip(given.trained, demands, spills or [None] * len(demands), strict=True):
         trained = TrainedEmbedding(
             name=each.node_type,
             number=dataset.node_types.index(each.node_type),
@@ -197,11 +196,6 @@ def open_embeddings(
         stack.callback(each.detach)
         opened.append(trained)
     return tuple(opened)
-
-
-def slot_bytes(width: int) -> int:
-    """Return the memory for a row of ``width`` float32 in a slot. Pure."""
-    return 4 * width + write_slot_bytes() + _SLOT_BYTES
 
 
 def _row_bytes(given: GivenEmbedding) -> int:

@@ -120,7 +120,7 @@ def test_rowwise_adagrad_adds_the_mean_of_squares_to_one_value(dim: int) -> None
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda each: f"{each.name}-{each.lr}")
 def test_the_facts_make_the_same_optimizer_again(optimizer: RowwiseAdagrad) -> None:
     assert optimizer_from(optimizer.facts()) == optimizer
-    check_same_optimizer(optimizer, optimizer.facts())
+    check_same_optimizer(optimizer, {**optimizer.facts(), "lr": 0.5})
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,7 @@ def test_an_unknown_optimizer_in_a_record_is_refused() -> None:
 
 def test_another_optimizer_is_refused_with_each_difference() -> None:
     facts = Adagrad(lr=0.1).facts()
-    with pytest.raises(
-        StateError, match=r"has lr=0.2 instead of 0.1, eps=1e-08 instead of 1e-10; pass the same"
-    ):
+    with pytest.raises(StateError, match=r"has eps=1e-08 instead of 1e-10; pass the same"):
         check_same_optimizer(Adagrad(lr=0.2, eps=1e-8), facts)
     with pytest.raises(
         StateError, match="trained by adagrad, and now its optimizer has name=rowwise-adagrad instead"
