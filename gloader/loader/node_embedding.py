@@ -27,7 +27,7 @@ import torch
 
 from gloader.core.flag_values import require_choice
 from gloader.core.ids import as_ids, outside
-from gloader.core.near_names import near_attributes, nearest
+from gloader.core.near_names import near_attributes, near_keywords, nearest
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.core.units import parse_bytes
 from gloader.dataset import Dataset
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.dataset.tables import NodeTable
-    from gloader.pipeline.embed import TrainedEmbedding
     from gloader.pipeline.embedding_optimizers import RowOptimizer
+    from gloader.pipeline.trained_embedding import TrainedEmbedding
     from gloader.ssd_store.os_io import StrPath
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import Delivered, IdArray
@@ -94,6 +94,7 @@ class NodeEmbedding:
         The folder cannot be created.
     """
 
+    @near_keywords
     def __init__(  # noqa: PLR0913 - public settings, each a keyword
         self,
         dataset: Dataset,
@@ -109,6 +110,7 @@ class NodeEmbedding:
     ) -> None:
         nodes = _nodes_of(dataset, node_type)
         require_choice("dtype", dtype, ("float32",))
+        cache_bytes = None if cache is None else parse_bytes(cache)
         if operator.index(dim) < 1:  # refuses a fraction
             raise ConfigError(f"dim={dim} must be at least 1")
         optimizer = RowwiseAdagrad() if optimizer is None else optimizer
@@ -141,21 +143,21 @@ class NodeEmbedding:
                 if temporary is not None:
                     temporary.close()
                 raise
-            self._begin(nodes, table, optimizer, cache, temporary)
+            self._begin(nodes, table, optimizer, cache_bytes, temporary)
 
     def _begin(
         self,
         nodes: NodeTable,
         table: EmbeddingTable,
         optimizer: RowOptimizer,
-        cache: str | int | None,
+        cache_bytes: int | None,
         temporary: SpillFolder | None,
     ) -> None:
         """Set every attribute. The constructor and `open` end here."""
         self._nodes = nodes
         self._table = table
         self._optimizer = optimizer
-        self._cache_bytes = None if cache is None else parse_bytes(cache)
+        self._cache_bytes = cache_bytes
         self._temporary = temporary
         self._num_steps = table.num_steps
         self._recorded_steps = table.num_steps  # at the last record
@@ -164,6 +166,7 @@ class NodeEmbedding:
         self._finalizer = weakref.finalize(self, _release, os.getpid(), table, temporary)
 
     @classmethod
+    @near_keywords
     def open(
         cls,
         dataset: Dataset,
@@ -196,12 +199,13 @@ class NodeEmbedding:
         StoreLockedError
             Another process has opened the table for training.
         """
+        cache_bytes = None if cache is None else parse_bytes(cache)
         with uninterrupted():
             table = EmbeddingTable.open(Path(folder), record=record)
             try:
                 nodes, known = _checked_facts(table, dataset, node_type, dim, optimizer)
                 embedding = cls.__new__(cls)
-                cls._begin(embedding, nodes, table, known, cache, None)
+                cls._begin(embedding, nodes, table, known, cache_bytes, None)
             except BaseException:
                 table.close()
                 raise

@@ -463,8 +463,9 @@ def _in_memory(
 def _written_ahead(demand: Demand, room: int, superbatch: int | None) -> tuple[int, float, int] | None:
     """Return S, and the share and the bytes of kept batches, for trained rows beside features in memory. Pure.
 
-    A large superbatch shows more of the future uses of a row, and keeping its batches saves a second sampling. Both
-    take at most half of the room. A size of less than `_AHEAD` batches is taken only if no other fits. None means that
+    A large superbatch shows more of the future uses of a row, and its staging reads a large table once, in order: half
+    as many bytes a batch with twice the size. Keeping its batches saves a second sampling, which costs less. Both take
+    at most half of the room. A size of less than `_AHEAD` batches is taken only if no other fits. None means that
     not even the smallest size fits.
     """
     if not demand.embeddings:
@@ -472,7 +473,7 @@ def _written_ahead(demand: Demand, room: int, superbatch: int | None) -> tuple[i
     sizes = _sizes(demand, superbatch)
     shares = _KEPT_SHARES if demand.sweeps is None else _KEPT_OF_SWEPT
     long = [size for size in sizes if size >= min(_AHEAD, sizes[-1])]
-    tries = [(size, share, room // 2) for share in reversed(shares) for size in reversed(long)]
+    tries = [(size, share, room // 2) for size in reversed(long) for share in reversed(shares)]
     tries += [(size, 0.0, room) for size in reversed(sizes)]
     for size, share, most in tries:
         kept = int(share * _KEPT_SUPERBATCHES * size * demand.batch_bytes)
