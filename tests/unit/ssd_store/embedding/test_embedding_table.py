@@ -116,7 +116,7 @@ def test_a_reader_that_loses_its_files_to_a_commit_tries_again(stored, monkeypat
             writer.commit("last", num_steps=9, facts={})  # names only the merged run
         real(self, run_names, arrays)
 
-    with EmbeddingTable.open(stored) as writer:
+    with EmbeddingTable.open(stored, buffer_bytes=20_000) as writer:
         monkeypatch.setattr(run_set.RunSet, "open", late)
         with EmbeddingTable.open(stored, is_read_only=True) as reader:
             assert reader.num_steps == 9
