@@ -91,7 +91,12 @@ def triple_score(network: KnowledgeNetwork, rows: torch.Tensor, h: int, r: int, 
 
 
 def plain_rank(
-    network: KnowledgeNetwork, rows: torch.Tensor, triple: tuple[int, int, int], known: set, *, asks_heads: bool
+    network: KnowledgeNetwork,
+    rows: torch.Tensor,
+    triple: tuple[int, int, int],
+    known: set,
+    *,
+    asks_heads: bool,
 ) -> float:
     """Return a filtered rank by comparing the triple with every other one."""
     h, r, t = triple

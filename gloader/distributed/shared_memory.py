@@ -236,7 +236,8 @@ def shape_of(batch: AnyBatch, degrees: NDArray[np.float32]) -> BatchShape:
 def _link_shape(sizes: object) -> LinkShape:
     """Return the shape from its JSON form ``sizes``; raise ValueError for any other value."""
     shape = LinkShape(*_checked(sizes, [int, int, str, bool, int], "links"))
-    if not (0 <= shape.num_positives <= shape.num_pairs and shape.label_dtype in _LABELS):
+    counts = 0 <= shape.num_positives <= shape.num_pairs and shape.num_shared >= 0
+    if not (counts and shape.label_dtype in _LABELS):
         raise ValueError(f"is {sizes!r:.80}, not the sizes of links")
     return shape
 

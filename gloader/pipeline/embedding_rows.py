@@ -35,6 +35,7 @@ from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.signals import NEVER, Cancellation, SignalSafeCondition, uninterrupted
 from gloader.errors import ChannelClosedError, PlanError, ShapeError, StateError
 from gloader.pipeline.embedding_optimizers import check_same_optimizer
+from gloader.pipeline.superbatch import BatchSlots, StagedRows
 from gloader.ssd_store.embedding.piece_kernels import copy_rows
 from gloader.ssd_store.embedding.row_pieces import RowPieces, copy_matching
 
@@ -60,25 +61,6 @@ _SLOT_BYTES: Final = 8 + 1  # bytes per slot beside the row and the planner: the
 def slot_bytes(width: int) -> int:
     """Return the memory for a row of ``width`` float32 in a slot. Pure."""
     return 4 * width + write_slot_bytes() + _SLOT_BYTES
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StagedRows:
-    """A superbatch whose rows of the table were read ahead."""
-
-    plan: WritePlan
-    # For each batch, and each of its `WritePlan.table_rows`: whether it was never trained, so that its formula makes it
-    is_new: tuple[NDArray[np.bool_], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BatchSlots:
-    """The slots of a batch's rows."""
-
-    number: int  # of the batch, counted from the planner's start or restart
-    slots: torch.Tensor  # (U,) int64, in batch order; a row that repeats has its slot again
-    order: torch.Tensor  # (V,) the first place of each distinct row, in ascending order of rows
-    repeats: torch.Tensor | None  # (2, U - V) the repeated places, and the first places of their rows
 
 
 @dataclass(slots=True, kw_only=True)
@@ -153,7 +135,15 @@ class EmbeddingRows:
         )
         self.num_steps = table.num_steps
         self.counts = RowCounts()
-        self._pieces = RowPieces(table.width, num_bytes=staging_bytes, append=table.append, spill=spill)
+        # Every waiting row is an access of the superbatch in work or of the next one, and waits once.
+        most_waiting = min(table.num_rows, expected_accesses or table.num_rows)
+        self._pieces = RowPieces(
+            table.width,
+            num_bytes=staging_bytes,
+            most_spilled=most_waiting,
+            append=table.append,
+            spill=spill,
+        )
         memory = allocate(capacity * table.width * 4)[: capacity * table.width * 4]
         self._rows: NDArray[np.float32] = memory.view(np.float32).reshape(capacity, table.width)
         rows = torch.from_numpy(self._rows)
@@ -412,11 +402,15 @@ class EmbeddingRows:
 
         Raises
         ------
+        StateError
+            Rows in memory may be incomplete.
         StoreError
             A row cannot be read or written.
         """
-        with self._moving, self._breaking("the end of the training"):
-            self._save()
+        with self._moving:
+            self._require_whole()
+            with self._breaking("the end of the training"):
+                self._save()
 
     def restart(self) -> None:
         """Make ready for another run, which begins with batch 0. No thread of the last run may be left.

@@ -3,13 +3,14 @@
 An embedding has a table, which is a folder. A record is a file of the table that names all its rows at one moment. The
 name of a record is the position of a checkpoint, the epoch and the index of the next training batch. For a checkpoint
 the run first writes the record of each table (`RunEmbeddings.commit`), then the checkpoint's file, which names the
-record, and then removes the records that no checkpoint names (`RunEmbeddings.forget_unnamed`). So a run that is killed
+record, and then removes the records that no checkpoint names (`RunEmbeddings.settle`). So a run that is killed
 at any moment leaves a checkpoint whose record is there. A checkpoint names two records: the present rows, to resume
 from, and those of the best epoch, which belong to its best weights.
 """
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import torch
 
-from gloader.errors import CheckpointError
+from gloader.errors import CheckpointError, ConfigError
 from gloader.loader.node_embedding import FrozenEmbedding, NodeEmbedding
 from gloader.pipeline.embedding_optimizers import OPTIMIZERS
 from gloader.pipeline.open.embeddings import slot_bytes
@@ -29,14 +30,14 @@ from gloader.ssd_store.write.atomic_file import remove_tree
 from gloader.training.checkpoint.save import SavedEmbeddings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
     from gloader.config import EmbedConfig
     from gloader.dataset import Dataset
-    from gloader.pipeline.embedding_optimizers import RowOptimizer
     from gloader.training.checkpoint.save import Checkpoint
+    from gloader.training.group import RankGroup
     from gloader.training.model_spec import AnyModelSpec
     from gloader.types import Delivered
 
@@ -73,6 +74,12 @@ class RunEmbeddings:
         return sum(each.num_rows * each.dim for each in self.by_type.values())
 
     @property
+    def bytes_moved(self) -> tuple[int, int]:
+        """Bytes read from the disk and written to it so far. For the first rank."""
+        moved = [each.bytes_moved for each in self.by_type.values()]
+        return sum(read for read, _ in moved), sum(written for _, written in moved)
+
+    @property
     def saved(self) -> SavedEmbeddings | None:
         """What a checkpoint names; None without embeddings."""
         if not self.by_type:
@@ -94,19 +101,27 @@ class RunEmbeddings:
                 grad /= num_ranks
             embedding.step(batch)
 
-    def commit(self, position: tuple[int, int], *, is_best: bool) -> None:
-        """Write the records of ``position``, the epoch and the index of the next batch."""
+    def commit(self, position: tuple[int, int], group: RankGroup, *, is_best: bool) -> None:
+        """Write the records of ``position``, the epoch and the index of the next batch. Collective."""
         if not self.by_type:
             return
         record = record_name(position)
-        for embedding in self.by_type.values():
-            embedding.checkpoint(record)
+        group.run_on_first(lambda: self._write(record))
         self.present = record
         if is_best:
             self.best = record
 
-    def forget_unnamed(self) -> None:
-        """Remove the records other than ``present`` and ``best``, after a checkpoint has named these."""
+    def _write(self, record: str) -> None:
+        for embedding in self.by_type.values():
+            embedding.checkpoint(record)
+
+    def settle(self, group: RankGroup, *, is_kept: bool) -> None:
+        """Remove the records other than ``present`` and ``best``, after a checkpoint has named these. Collective."""
+        if self.by_type:
+            self.is_kept = is_kept
+            group.run_on_first(self._forget_unnamed)
+
+    def _forget_unnamed(self) -> None:
         for embedding in self.by_type.values():
             for record in record_names([path.name for path in embedding.folder.iterdir()]):
                 if record not in (self.present, self.best):
@@ -229,93 +244,98 @@ def embedded_types(spec: AnyModelSpec, dataset: Dataset) -> dict[str, int]:
 
 
 @contextmanager
-def open_embeddings(
+def open_embeddings(  # noqa: PLR0913 - what a run's tables consist of
     dims: Mapping[str, int],
     dataset: Dataset,
     config: EmbedConfig,
+    group: RankGroup,
     *,
     seed: int,
     root: Path | None,
     run_id: str,
-    saved: SavedEmbeddings | None,
+    find_saved: Callable[[], SavedEmbeddings | None],
     scratch: Path | None = None,
 ) -> Iterator[RunEmbeddings]:
-    """Open the embeddings of a run: those of a checkpoint, or new ones, whose folder goes if no checkpoint names it.
+    """Open the embeddings of a run: those of a checkpoint, or new ones. Collective.
+
+    The ranks of a machine train the tables of the first rank. The folder of new tables goes at the end if no checkpoint
+    names it.
 
     Parameters
     ----------
     dims : the width of each type's embedding; empty for none
     dataset : the dataset with the nodes
     config : optimizer and memory
+    group : the ranks that train together
     seed : key of the first rows
     root : the run's folder; None means a temporary folder
     run_id : the run's id
-    saved : the tables and records to resume from; None begins anew
+    find_saved : returns the tables and records to resume from, or None to begin anew; called on the first rank
     scratch : parent of the temporary folder
 
     Raises
     ------
-    StateError, StoreError
+    ConfigError
+        The ranks are on several machines.
+    CheckpointError, StateError, StoreError
         A table to resume from belongs to other settings, or is damaged.
     StoreWriteError, SpillError
         The folder cannot be made.
     """
+    if not dims:
+        yield NO_EMBEDDINGS
+        return
+    if len(group.machine_hosts) > 1:
+        raise ConfigError(
+            f"--embed trains its rows on one machine, and the ranks are on {len(group.machine_hosts)}; start all ranks "
+            "on one machine, or leave --embed out"
+        )
     with ExitStack() as stack:
-        if not dims:
-            yield NO_EMBEDDINGS
-            return
-        if root is None:
-            root = stack.enter_context(scratch_folder(scratch, prefix="gloader-embed-"))
-        folder = root / EMBEDDINGS if saved is None else saved.folder
-        if saved is None and folder.exists():
-            folder = root / f"{EMBEDDINGS}-{run_id}"
-        caches = cache_bytes(
-            config, {name: (dataset.node_tables[name].num_nodes, dim) for name, dim in dims.items()}
-        )
-        first = record_name((0, 0))
+
+        def choose() -> list[str]:
+            """Return the folder, its present and its best record; the record is "" for new tables."""
+            saved = find_saved()
+            if saved is not None:
+                return [str(saved.folder), saved.present, saved.best]
+            parent = root or stack.enter_context(scratch_folder(scratch, prefix="gloader-embed-"))
+            plain = parent / EMBEDDINGS
+            return [str(parent / f"{EMBEDDINGS}-{run_id}" if plain.exists() else plain), "", ""]
+
+        name, present, best = group.run_on_first(choose)
+        folder, first = Path(name), record_name((0, 0))
         opened = RunEmbeddings(
-            by_type={},
-            folder=folder,
-            present=first if saved is None else saved.present,
-            best=first if saved is None else saved.best,
-            is_kept=saved is not None,
+            by_type={}, folder=folder, present=present or first, best=best or first, is_kept=bool(present)
         )
-        # Registered first, so that the tables are closed before their folder goes.
-        stack.callback(lambda: None if opened.is_kept else remove_tree(folder))
+        if group.is_first:
+            # Registered first, so that the tables are closed before their folder goes.
+            stack.callback(lambda: None if opened.is_kept else remove_tree(folder))
+        shapes = {name: (dataset.node_tables[name].num_nodes, dim) for name, dim in dims.items()}
+        caches = cache_bytes(config, shapes)
         by_type: dict[str, NodeEmbedding] = {}
         for name, dim in dims.items():
-            optimizer = row_optimizer(config)
-            if saved is None:
-                embedding = NodeEmbedding(
-                    dataset,
-                    name,
-                    dim=dim,
-                    optimizer=optimizer,
-                    seed=seed,
-                    folder=folder / name,
-                    cache=caches[name],
-                )
+            common: Any = {
+                "node_type": name,
+                "dim": dim,
+                "optimizer": OPTIMIZERS[config.optimizer](lr=config.learning_rate),
+                "cache": caches[name],
+            }
+            if present:
+                embedding = NodeEmbedding.open(dataset, folder / name, record=present, **common)
             else:
-                embedding = NodeEmbedding.open(
-                    dataset,
-                    folder / name,
-                    record=saved.present,
-                    node_type=name,
-                    dim=dim,
-                    optimizer=optimizer,
-                    cache=caches[name],
-                )
+                embedding = NodeEmbedding(dataset, folder=folder / name, seed=_seed_of(name, seed), **common)
             by_type[name] = stack.enter_context(embedding)
-            if saved is None:
-                # The best weights of a run are the initial ones until its first epoch has ended.
-                embedding.checkpoint(first)
         opened.by_type = by_type
+        if present:
+            opened.settle(group, is_kept=True)  # a killed run may have left others
+        else:
+            # The best weights of a run are the initial ones until its first epoch has ended.
+            opened.commit((0, 0), group, is_best=True)
         yield opened
 
 
-def row_optimizer(config: EmbedConfig) -> RowOptimizer:
-    """Return the optimizer of the embeddings of ``config``."""
-    return OPTIMIZERS[config.optimizer](lr=config.learning_rate)
+def _seed_of(node_type: str, seed: int) -> int:
+    """Return the key of a type's first rows. Equal numbers of two types begin with different rows."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {node_type}".encode()).digest()[:7], "little")
 
 
 def cache_bytes(config: EmbedConfig, shapes: Mapping[str, tuple[int, int]]) -> dict[str, int | None]:
@@ -331,7 +351,7 @@ def cache_bytes(config: EmbedConfig, shapes: Mapping[str, tuple[int, int]]) -> d
     """
     if config.cache is None:
         return dict.fromkeys(shapes)
-    optimizer = row_optimizer(config)
+    optimizer = OPTIMIZERS[config.optimizer]()
     sizes = {
         name: count * slot_bytes(dim + optimizer.state_width(dim)) for name, (count, dim) in shapes.items()
     }

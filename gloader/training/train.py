@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from gloader.config import LoaderSettings, TrainSettings
     from gloader.dataset import Dataset
     from gloader.ssd_store import FeatureStore
-    from gloader.training.checkpoint.save import Checkpoint
+    from gloader.training.checkpoint.save import Checkpoint, SavedEmbeddings
     from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.training.run_budget import RunBudget
     from gloader.training.run_loader import LoaderFactory
@@ -371,19 +371,21 @@ class _TrainingRun:
 
     def _open_embeddings(self) -> AbstractContextManager[RunEmbeddings]:
         """Return the run's embeddings, at the records of the checkpoint if the run resumes."""
-        dims = embedded_types(self.task.spec, self.dataset)
-        saved = None
-        if dims and self.resume and self.folder is not None:
+
+        def find_saved() -> SavedEmbeddings | None:
             # The checkpoint is read again by `_resume`, after the loader has taken its memory.
-            saved = saved_of(self.folder.load_checkpoint(), self.task.spec, self._decisive)
+            checkpoint = self.folder.load_checkpoint() if self.resume and self.folder is not None else None
+            return saved_of(checkpoint, self.task.spec, self._decisive)
+
         return open_embeddings(
-            dims,
+            embedded_types(self.task.spec, self.dataset),
             self.dataset,
             self.settings.embed,
+            self.group,
             seed=self.settings.loader.sampling.seed,
             root=None if self.folder is None else self.folder.root,
             run_id=self.run_id,
-            saved=saved,
+            find_saved=find_saved,
             scratch=self.settings.loader.memory.spill_dir,
         )
 
@@ -591,12 +593,13 @@ def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSetting
     loader = settings.loader
     loader = loader.changed(cache=loader.memory.cache_bytes(dataset.feature_bytes))
     if settings.task == "kg":
+        metric = RANK_METRIC if settings.links.metric == "auto" else settings.links.metric
         # No hop takes neighbours. Each entity has a trained row.
         return replace(
             settings,
             loader=loader.changed(sampler="neighbor", layout="layered", fanouts=(0,)),
-            links=replace(settings.links, metric=RANK_METRIC),
-            embed=replace(settings.embed, dims={ENTITY: settings.knowledge.dim}),
+            links=replace(settings.links, metric=metric),
+            embed=replace(settings.embed, dims=settings.embed.dims or {ENTITY: settings.knowledge.dim}),
         )
     if settings.model.name in MLP_MODELS:
         fanouts = (0,) * len(loader.sampling.fanouts)

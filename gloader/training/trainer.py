@@ -117,6 +117,7 @@ class Trainer:
         self._rows = rows
         self._peak = peak
         self._embeddings = embeddings
+        self._moved = (0, 0)  # bytes that the embeddings read and wrote before the epoch
         # This precedes every random draw: the weights are equal on every rank.
         self._model = first_network(recipe, device)
         # The first rank checks for all: the budget is the machine's, and an error must reach every rank
@@ -241,6 +242,7 @@ class Trainer:
             stats=stats,
             metric=self._task.metric,
             memory_bytes=self._memory_bytes(),
+            embedding_bytes=self._embedding_bytes(),
         )
 
     def _train_batches(self, epoch: int) -> RunningMetrics:
@@ -281,6 +283,13 @@ class Trainer:
         borrowed = self._loader.borrowed_bytes
         parts = self._group.gather([max(held - borrowed, 0) for held in self._peak.course()])
         return tuple(map(sum, zip(*(parts[rank] for rank in self._group.first_machine), strict=True)))
+
+    def _embedding_bytes(self) -> tuple[int, int] | None:
+        """Return the bytes that the embeddings read and wrote since the last call; None without embeddings."""
+        if not self._embeddings.by_type or not self._group.is_first:
+            return None
+        before, self._moved = self._moved, self._embeddings.bytes_moved
+        return self._moved[0] - before[0], self._moved[1] - before[1]
 
     def _end_phase(self) -> None:
         """Free the training steps' memory before an evaluation uses it."""
@@ -359,10 +368,9 @@ class Trainer:
         """
         loader = self._loader.state_dict()
         # The records come first: a run killed before the checkpoint resumes from the older one, with the older records.
-        if is_best or self._folder is not None:
-            self._embeddings.commit(tuple(loader["next"]), is_best=is_best)
+        self._embeddings.commit(tuple(loader["next"]), self._group, is_best=is_best)
         if self._folder is None:
-            self._embeddings.forget_unnamed()
+            self._embeddings.settle(self._group, is_kept=False)
             return
         progress = asdict(self._progress) | {"partial": partial}
         self._folder.save_checkpoint(
@@ -383,8 +391,7 @@ class Trainer:
             ),
             group=self._group,
         )
-        self._embeddings.is_kept = True
-        self._embeddings.forget_unnamed()
+        self._embeddings.settle(self._group, is_kept=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -434,7 +441,15 @@ def _record_of(content: Mapping[str, Any]) -> EpochRecord:
     """Return an epoch's record from its entry in a checkpoint."""
     stats = EpochStats(**content["stats"])
     memory_bytes = tuple(content.get("memory_bytes", ()))  # earlier versions recorded none
-    return EpochRecord(**{**content, "stats": stats, "memory_bytes": memory_bytes})
+    moved = content.get("embedding_bytes")  # JSON has no tuples
+    return EpochRecord(
+        **{
+            **content,
+            "stats": stats,
+            "memory_bytes": memory_bytes,
+            "embedding_bytes": None if moved is None else tuple(moved),
+        }
+    )
 
 
 def _batch_report(epoch: int, index: int, num_batches: int, metrics: RunningMetrics) -> BatchReport:

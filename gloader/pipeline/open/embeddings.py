@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
-from gloader.pipeline.embed import TrainedEmbedding
 from gloader.pipeline.embedding_rows import EmbeddingRows, slot_bytes
 from gloader.pipeline.open.device_rows import LARGER_THAN_PROBED
 from gloader.pipeline.sample import count_rows, distinct_rows
+from gloader.pipeline.trained_embedding import TrainedEmbedding
 from gloader.plan.demand import EmbeddingDemand
 from gloader.ssd_store.embedding.embedding_table import table_bytes
-from gloader.ssd_store.embedding.row_pieces import least_staging_bytes
+from gloader.ssd_store.embedding.row_pieces import WORK_BYTES, least_staging_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,6 +144,7 @@ def embedding_demands(
                 staging_bytes=_staging_bytes(each, num_slots),
                 fixed_bytes=num_slots * each_bytes
                 + _staging_bytes(each, num_slots)
+                + WORK_BYTES
                 + table_bytes(table.num_rows, table.width)
                 + math.ceil(LARGER_THAN_PROBED * largest) * _batch_row_bytes(each, dataset),
             )
@@ -158,7 +159,7 @@ def open_embeddings(
     stack: ExitStack,
     *,
     num_batches: int,
-    spills: Sequence[SpillFolder],
+    spills: Sequence[SpillFolder | None],
 ) -> tuple[TrainedEmbedding, ...]:
     """Open the slots of the trained rows.
 

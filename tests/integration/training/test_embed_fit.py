@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -174,6 +175,14 @@ def test_the_best_rows_are_tested_and_not_the_last(papers, tmp_path: Path) -> No
     assert short.test_acc == found.test_acc
 
 
+def test_lines_of_metrics_count_the_bytes_of_rows(papers, tmp_path: Path) -> None:
+    fit(papers, embed=replace(EMBED, cache=0.35), optim=replace(OPTIM, checkpoint_every=4), out=tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["embedding_bytes_read"] > 0 < line["embedding_bytes_written"] for line in lines)
+    fit(papers, embed=EmbedConfig(), out=tmp_path, overwrite=True)
+    assert "embedding_bytes_read" not in (tmp_path / "metrics.jsonl").read_text()
+
+
 def test_an_early_end_keeps_the_best_rows(papers, tmp_path: Path) -> None:
     wild = replace(EMBED, lr=3.0, optimizer="sparse-adam")
     found = fit(papers, embed=wild, optim=replace(OPTIM, epochs=40, patience=2), out=tmp_path).runs[0]
@@ -252,9 +261,7 @@ def test_another_cache_may_resume(papers, whole, tmp_path: Path) -> None:
 
 
 def test_a_cache_below_a_batch_says_what_is_needed(papers) -> None:
-    with pytest.raises(
-        (BudgetError, ConfigError), match=r"all rows of a batch\s+are in memory until its step"
-    ):
+    with pytest.raises((BudgetError, ConfigError), match=r"all rows of a batch are in memory until its step"):
         fit(papers, embed=replace(EMBED, cache=1000))
 
 

@@ -58,9 +58,7 @@ def test_ranks_are_those_of_a_plain_loop(world, monkeypatch, name, norm, asks_he
     if plan is not None:
         monkeypatch.setattr("gloader.training.knowledge_ranks.plan_ranks", lambda **_: plan)
     known = {triple for table in tables_of(world) for triple in listed(triples_of(table))}
-    ranker = TripleRanker(
-        network=network, entities=entities, known=tables_of(world), budget_bytes=64 << 20
-    )
+    ranker = TripleRanker(network=network, entities=entities, known=tables_of(world), budget_bytes=64 << 20)
     test = triples_of(world.link_table("test"))
     done = []
     ranks = ranker.ranks(test, asks_heads=asks_heads, on_progress=done.append)
@@ -129,9 +127,7 @@ def test_known_answers_that_do_not_fit_make_blocks_smaller(world, monkeypatch):
 
     blocks = []
     make = TripleRanker._block
-    monkeypatch.setattr(
-        TripleRanker, "_block", lambda *a, **k: blocks.append(make(*a, **k)) or blocks[-1]
-    )
+    monkeypatch.setattr(TripleRanker, "_block", lambda *a, **k: blocks.append(make(*a, **k)) or blocks[-1])
     assert ranks(4000).tolist() == ranks(1 << 20).tolist()
     assert None in blocks
     with pytest.raises(BudgetError, match=r"known answers of one query do not fit a quarter of 100 B"):
