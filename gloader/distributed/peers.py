@@ -22,18 +22,29 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gloader.distributed.shared_memory import create_segment, shape_of, write_batch
-from gloader.distributed.wire import CONNECT_S, Batch, ErrorReport, Hello, Left, Segment, Unmap
+from gloader.distributed.embedding_steps import gradient_bytes, gradients_in
+from gloader.distributed.shared_memory import create_segment, shape_of, take_segment, write_batch
+from gloader.distributed.wire import (
+    CONNECT_S,
+    NO_SEGMENT,
+    Batch,
+    ErrorReport,
+    Hello,
+    Left,
+    Segment,
+    Unmap,
+)
 from gloader.errors import RankError
 from gloader.pipeline.buffers import BufferRing, RowForm
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    import torch
     from numpy.typing import NDArray
 
     from gloader.distributed.agree import Team
-    from gloader.distributed.wire import Connection, Message
+    from gloader.distributed.wire import Connection, Gradient, Message
     from gloader.observe.epoch_stats import WorkName
     from gloader.observe.watchdog import Watchdog
     from gloader.pipeline.gather import HostBatch
@@ -111,6 +122,8 @@ class Peer:
         self.begins = 0  # the run that the rank requests; 0 for none
         self.position: BatchId | None = None  # the first batch of that run
         self.has_closed = False  # whether the rank has closed its loader
+        self._gradients: dict[int, Gradient] = {}  # the rank's part of a step, by embedding
+        self._gradient_memory: dict[int, NDArray[np.uint8]] = {}  # shared with the rank, by embedding
         self._lock = threading.Lock()
         self._wait: RemoteWait | None = None
         self._watchdog: Watchdog | None = None
@@ -129,6 +142,43 @@ class Peer:
     def is_behind(self, num_batches: int) -> bool:
         """Return whether the rank takes part in the run and was sent fewer than ``num_batches`` batches."""
         return self.outbox.takes_part and self.outbox.num_sent < num_batches
+
+    def keep(self, gradient: Gradient, descriptor: int | None, *, run: int) -> None:
+        """Keep the rank's part of a step of ``run`` until `take`, and map its memory, if it is new."""
+        if descriptor is not None:
+            self._gradient_memory[gradient.embedding] = take_segment(descriptor)
+        if gradient.run == run:
+            self._gradients[gradient.embedding] = gradient
+
+    def has_stepped(self, embedding: int, step: int) -> bool:
+        """Return whether the rank has sent its part of a step."""
+        kept = self._gradients.get(embedding)
+        return kept is not None and kept.step == step
+
+    def take(self, embedding: int, *, dim: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return the slots (n,) and gradients (n, dim) of the rank's part of a step; None without a gradient.
+
+        The rank reuses their memory when the step has been applied.
+
+        Raises
+        ------
+        RankError
+            The memory is smaller than the gradients.
+        """
+        num_rows = self._gradients.pop(embedding).num_rows
+        if not num_rows:
+            return None
+        memory = self._gradient_memory.get(embedding, np.empty(0, np.uint8))
+        if len(memory) < gradient_bytes(num_rows, dim=dim):
+            raise RankError(
+                f"rank {self.outbox.rank} sent gradients of {num_rows} rows in {len(memory)} B; use one version of "
+                "gloader on all ranks"
+            )
+        return gradients_in(memory, num_rows, dim=dim)
+
+    def forget_steps(self) -> None:
+        """Drop gradients of an ended run."""
+        self._gradients.clear()
 
     def note_wait(self, batch: BatchId, *, num_received: int) -> None:
         """Note that the rank waits for ``batch``, unless a batch is on its way."""
@@ -236,11 +286,12 @@ class Outbox:
         with self._lock:
             if self._run is None:
                 return
-            shape = shape_of(batch.sampled, batch.src_degree)
+            shape = shape_of(batch.sampled, batch.src_degree, batch.embedded)
             topology = self._topologies.acquire([-(-shape.num_bytes // _WORD.num_bytes)])
-            write_batch(batch.sampled, batch.src_degree, shape, topology[0].reshape(-1).view(np.uint8))
+            memory = topology[0].reshape(-1).view(np.uint8)
+            write_batch(batch.sampled, batch.src_degree, shape, memory, batch.embedded)
             # The buffers are lent before the send: their release may arrive before `send` returns.
-            segments = (self._lend(batch.x), self._lend(topology))
+            segments = (self._lend(batch.x) if batch.x else NO_SEGMENT, self._lend(topology))
             self.num_sent += 1
             self.connection.send(
                 Batch(run=self._run, segments=segments, rows=tuple(map(len, batch.x)), shape=shape)

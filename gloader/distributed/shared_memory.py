@@ -3,9 +3,9 @@
 A segment is a piece of shared memory. It has no name in a file system: one process sends its file descriptor to the
 other. The kernel frees it when both processes have ended, even after a crash.
 
-A batch's arrays lie in a segment one after another: nodes, degrees, blocks (one per hop), trees and links. If each seed
-has its own nodes, ``trees`` has the index of each node's seed. Links are the node pairs that a batch predicts. The
-sender also sends a `BatchShape`, from which the receiver computes each array's dtype, length and offset. `write_batch`
+A batch's arrays lie in a segment one after another: nodes, degrees, blocks (one per hop), trees, links and slots. If
+each seed has its own nodes, ``trees`` has the index of each node's seed. Links are the node pairs that a batch predicts.
+Slots are the places of the batch's rows in the memory of each embedding. The sender also sends a `BatchShape`, from which the receiver computes each array's dtype, length and offset. `write_batch`
 and `read_batch` use the same order. Both are for the ranks of one machine, see `gloader.distributed.wire`.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
@@ -24,6 +24,7 @@ import torch
 
 from gloader.device.cuda import ONE_PIECE, CudaHostMemory, pin_in_place
 from gloader.errors import RankError
+from gloader.pipeline.embedding_rows import BatchSlots
 from gloader.types import BatchId, Block, Links
 
 if TYPE_CHECKING:
@@ -55,23 +56,28 @@ def create_segment(num_bytes: int, *, is_touched: bool = True) -> tuple[int, NDA
         raise
 
 
-def map_segment(descriptor: int, *, is_touched: bool = True) -> NDArray[np.uint8]:
+def map_segment(
+    descriptor: int, *, is_touched: bool = True, is_writable: bool = True
+) -> NDArray[np.uint8]:
     """Return the descriptor's shared memory (num_bytes,); the caller keeps the descriptor.
 
     With ``is_touched``, all pages are mapped now. The memory is unmapped when its last view is freed.
     """
     flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if is_touched else 0)
-    mapping = mmap.mmap(descriptor, os.fstat(descriptor).st_size, flags=flags)
+    access = mmap.PROT_READ | (mmap.PROT_WRITE if is_writable else 0)
+    mapping = mmap.mmap(descriptor, os.fstat(descriptor).st_size, flags=flags, prot=access)
     if not is_touched:
         with suppress(OSError, ValueError, AttributeError):  # the system may lack huge pages
             mapping.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(mapping, dtype=np.uint8)
 
 
-def take_segment(descriptor: int, *, is_touched: bool = True) -> NDArray[np.uint8]:
-    """Return the descriptor's shared memory, and close the descriptor."""
+def take_segment(
+    descriptor: int, *, is_touched: bool = True, is_writable: bool = True
+) -> NDArray[np.uint8]:
+    """Return the descriptor's shared memory, and close the descriptor; arguments as in `map_segment`."""
     try:
-        return map_segment(descriptor, is_touched=is_touched)
+        return map_segment(descriptor, is_touched=is_touched, is_writable=is_writable)
     finally:
         os.close(descriptor)
 
@@ -150,6 +156,8 @@ class BatchShape(NamedTuple):
     num_degrees: int  # U with one type, otherwise 0
     has_trees: bool  # whether each seed has its own nodes
     links: tuple[LinkShape, ...]  # at most one
+    number: int  # of the batch in the plan of the embeddings' slots; 0 without embeddings
+    num_slots: tuple[int, ...]  # of the batch in each embedding
 
     @property
     def num_bytes(self) -> int:
@@ -157,7 +165,7 @@ class BatchShape(NamedTuple):
         return sum(_padded(dtype, count) for dtype, count in self.arrays())
 
     def arrays(self) -> ArrayKinds:
-        """Yield the arrays: nodes per type, degrees, blocks, trees per type, links."""
+        """Yield the arrays: nodes per type, degrees, blocks, trees per type, links, slots per embedding."""
         yield from ((np.int64, count) for count in self.num_nodes)
         yield np.float32, self.num_degrees
         for block in chain.from_iterable(self.hops):
@@ -166,14 +174,19 @@ class BatchShape(NamedTuple):
             yield from ((np.int32, count) for count in self.num_nodes)
         for links in self.links:
             yield from links.arrays()
+        yield from self.slot_arrays()
+
+    def slot_arrays(self) -> ArrayKinds:
+        """Yield the last arrays: the slots per embedding."""
+        yield from ((np.int64, count) for count in self.num_slots)
 
     @classmethod
     def from_json(cls, sizes: object) -> Self:
         """Return the shape from its JSON form ``sizes``; raise ValueError for any other value."""
-        epoch, batch, num_nodes, num_seeds, hops, num_degrees, has_trees, links = _checked(
-            sizes, [int, int, list, list, list, int, bool, list], "a batch"
+        epoch, batch, num_nodes, num_seeds, hops, num_degrees, has_trees, links, number, slots = _checked(
+            sizes, [int, int, list, list, list, int, bool, list, int, list], "a batch"
         )
-        counts, lists = {*map(type, chain(num_nodes, num_seeds))}, {*map(type, hops)}
+        counts, lists = {*map(type, chain(num_nodes, num_seeds, slots))}, {*map(type, hops)}
         if not (counts <= {int} and lists <= {list} and len(links) <= 1):
             raise ValueError(f"is {sizes!r:.80}, not the sizes of a batch")
         return cls(
@@ -188,11 +201,15 @@ class BatchShape(NamedTuple):
             num_degrees=num_degrees,
             has_trees=has_trees,
             links=tuple(map(_link_shape, links)),
+            number=number,
+            num_slots=tuple(slots),
         )
 
 
-def shape_of(batch: AnyBatch, degrees: NDArray[np.float32]) -> BatchShape:
-    """Return the sizes of ``batch`` and its nodes' ``degrees``.
+def shape_of(
+    batch: AnyBatch, degrees: NDArray[np.float32], embedded: Sequence[BatchSlots] = ()
+) -> BatchShape:
+    """Return the sizes of ``batch``, of its nodes' ``degrees``, and of its slots in each embedding.
 
     Raises
     ------
@@ -223,6 +240,8 @@ def shape_of(batch: AnyBatch, degrees: NDArray[np.float32]) -> BatchShape:
                 len(links.pairs), links.num_positives, links.labels.dtype.name, links.times is not None
             ),
         ),
+        number=embedded[0].number if embedded else 0,
+        num_slots=tuple(len(slots.slots) for slots in embedded),
     )
 
 
@@ -243,9 +262,13 @@ def _checked(sizes: object, kinds: list[type], noun: str) -> list[Any]:
 
 
 def write_batch(
-    sampled: AnyBatch, degrees: NDArray[np.float32], shape: BatchShape, memory: NDArray[np.uint8]
+    sampled: AnyBatch,
+    degrees: NDArray[np.float32],
+    shape: BatchShape,
+    memory: NDArray[np.uint8],
+    embedded: Sequence[BatchSlots] = (),
 ) -> None:
-    """Copy a batch's topology into shared memory.
+    """Copy a batch's topology and its slots into shared memory.
 
     Parameters
     ----------
@@ -253,6 +276,7 @@ def write_batch(
     degrees : (U,) float32, the nodes' degrees; (0,) for a batch with several types
     shape : the batch's sizes
     memory : (>= shape.num_bytes,) uint8
+    embedded : the batch's slots in each embedding
 
     Raises
     ------
@@ -265,6 +289,7 @@ def write_batch(
     arrays += sampled.tree_arrays
     if (links := sampled.links) is not None:
         arrays += [links.pairs.reshape(-1), links.labels, links.edge_ids, links.times]
+    arrays += [slots.slots.numpy() for slots in embedded]
     present = (array for array in arrays if array is not None)
     # The arrays are in the order of `BatchShape.arrays`, as in `read_batch`.
     for view, array in zip(_views(shape.arrays(), memory), present, strict=True):
@@ -337,6 +362,16 @@ def read_batch(
         trees=trees,
     )
     return sampled, degrees
+
+
+def read_slots(shape: BatchShape, memory: NDArray[np.uint8]) -> tuple[BatchSlots, ...]:
+    """Return copies of the slots that `write_batch` wrote, for each embedding. `read_batch` has checked ``shape``."""
+    num_bytes = sum(_padded(dtype, count) for dtype, count in shape.slot_arrays())
+    views = _views(shape.slot_arrays(), memory[shape.num_bytes - num_bytes :])
+    # The batch's step comes long after its blocks were used: a view would keep the whole segment until then.
+    return tuple(
+        BatchSlots(number=shape.number, slots=torch.tensor(view), order=None, repeats=None) for view in views
+    )
 
 
 def _require_types(shape: BatchShape, types: BatchTypes) -> None:
