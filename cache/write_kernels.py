@@ -4,11 +4,11 @@
 
 - 0 to ``horizon`` - 1: slots of rows whose next use is this batch of the plan or of its look-ahead;
 - ``horizon``: slots of rows without a known next use;
-- the next ``depth`` chains, the pins: slots that the last ``depth`` batches used, by the batch's number modulo ``depth``;
+- the next ``depth`` chains, the pins: slots that the last ``depth`` steps used, by the step's number modulo ``depth``;
 - the last one: empty slots.
 
-A batch is released when its slots leave their pins for the chains of their next uses. Victims come from these chains
-alone. Each access enters at most two chains, so a plan takes O(1) time per access. The kernels share these arguments:
+A step, of one or several batches, is released when its slots leave their pin for the chains of their next uses. Victims
+come from these chains alone. Each access enters at most two chains, so a plan takes O(1) time per access. The kernels share these arguments:
 
 - keys, values, base: the arrays of a `PlannerTable`. An entry is a slot (>= 0), ``base - t`` for a row whose first
   use is batch t, ``base - horizon`` for a row in a forward piece, and ``base - horizon - 1`` for a late row;
@@ -39,7 +39,7 @@ LATE: Final = 2  # the table, read at the load, because the staging may have rea
 BEFORE: Final = 0  # the slot before it in its chain, or -1 - chain
 AFTER: Final = 1  # the slot after it, or -1 - chain
 USE: Final = 2  # its row's next use: a batch of the plan or of the look-ahead, or the horizon
-LAST: Final = 3  # number of the batch that used its row last, -1 before all batches
+LAST: Final = 3  # number of the step that used its row last, -1 before all steps
 NUM_COLUMNS: Final = 4
 NUM_MARKS: Final = 2  # entries below those of the horizon's batches: forward and late
 # Accesses between the prefetch of a table entry and its read.
@@ -140,7 +140,7 @@ def chain_slots(
 ) -> None:
     """Put every slot into its chain for a new plan, and the slots of known rows into the table.
 
-    ``released`` is the number of released batches. ``unknown`` is the last plan's horizon, and ``oldest`` the first
+    ``released`` is the number of released steps. ``unknown`` is the last plan's horizon, and ``oldest`` the first
     slot in its chain of rows without a known next use. This chain keeps its order: the row used last is its last one.
     """
     for slot in range(content.shape[0]):
@@ -220,8 +220,8 @@ def assign(
     depth: int,
     released: int,
     far: int,
-    batch: int,
-    number: int,
+    last: int,
+    step: int,
     positions: NDArray[np.int32],
     sources: NDArray[np.int8],
     victims: NDArray[np.integer],
@@ -229,16 +229,17 @@ def assign(
 ) -> tuple[int, int, int, int]:
     """Give each of a batch's rows its slot.
 
-    Returns the number of loads, the number of released batches, the batch's `WriteStep.wait_for`, and ``far``.
+    Returns the number of loads, the number of released steps, the batch's `WriteStep.wait_for`, and ``far``. The number
+    of loads is -1 if the step's rows do not fit in the slots.
 
-    ``batch`` is the batch's place in the plan, and ``number`` its number since the planner's start. ``slots`` (V,) has
-    the rows' next uses, and gets the slot s of a row that is in a slot, or -1 - s for a load. No chain of a batch
-    between ``far`` and the horizon has a slot. For each load, ``sources`` gets its source, ``victims`` the evicted row
+    ``step`` is the number of the batch's step since the planner's start, and ``last`` the place of the step's last batch
+    in the plan. ``slots`` (V,) has the rows' next uses, and gets the slot s of a row that is in a slot, or -1 - s for a
+    load. No chain of a batch between ``far`` and the horizon has a slot. For each load, ``sources`` gets its source, ``victims`` the evicted row
     or -1, and ``targets`` the batch that the evicted row goes forward to, or -1. ``positions`` is scratch.
     """
-    pin = horizon + 1 + number % depth
+    pin = horizon + 1 + step % depth
     forward = to_int(base) - horizon
-    while released <= number - depth:
+    while released <= step - depth:
         far = _release(horizon + 1 + released % depth, horizon, far, records, heads, tails)
         released += 1
     # The batch's rows that are in slots are pinned first, so that none of them is a victim.
@@ -251,7 +252,7 @@ def assign(
         if value >= 0:
             _unlink(value, records, heads, tails)
             records[value, USE] = slots[position]
-            records[value, LAST] = number
+            records[value, LAST] = step
             _append(value, pin, records, heads, tails)
             slots[position] = value
         else:
@@ -264,10 +265,12 @@ def assign(
         while slot < 0:
             slot = to_int(heads[horizon])
             if slot < 0:
-                while far > batch and heads[far] < 0:
+                while far > last and heads[far] < 0:
                     far -= 1
-                if far > batch:
+                if far > last:
                     slot = to_int(heads[far])
+                elif released >= step:
+                    return -1, released, wait_for, far
                 else:
                     far = _release(horizon + 1 + released % depth, horizon, far, records, heads, tails)
                     released += 1
@@ -286,7 +289,7 @@ def assign(
         values[cell(keys, node)] = slot
         content[slot] = node
         records[slot, USE] = slots[position]
-        records[slot, LAST] = number
+        records[slot, LAST] = step
         _append(slot, pin, records, heads, tails)
         slots[position] = -1 - slot
     return num_loads, released, wait_for, far
