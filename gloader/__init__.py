@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gloader.core.fanouts import collective
     from gloader.core.negatives import Binary, InBatch, Table, Uniform
     from gloader.dataset import Dataset
-    from gloader.loader import HeteroLoader, LinkLoader, Loader
+    from gloader.loader import HeteroLoader, LinkLoader, Loader, NodeEmbedding
     from gloader.training.propagation.propagate_dataset import propagate
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "InBatch",
     "LinkLoader",
     "Loader",
+    "NodeEmbedding",
     "Table",
     "Uniform",
     "__version__",
@@ -42,6 +43,7 @@ _HOMES = {
     "HeteroLoader": "gloader.loader",
     "LinkLoader": "gloader.loader",
     "Loader": "gloader.loader",
+    "NodeEmbedding": "gloader.loader",
     "prepare": "gloader.convert.own_tables",
     "propagate": "gloader.training.propagation.propagate_dataset",
 }

@@ -648,6 +648,7 @@ class ReadyBatch(ByShapes):
     weights: torch.Tensor | None = None
     row_seeds: torch.Tensor | None = None
     row_age: torch.Tensor | None = None  # (U,)
+    embedded: Mapping[str, torch.Tensor] | None = None  # see `HeteroReadyBatch`
 
     @property
     def typed(self) -> HeteroReadyBatch:
@@ -664,6 +665,7 @@ class ReadyBatch(ByShapes):
             weights=self.weights,
             row_seeds=self.row_seeds,
             row_age=None if self.row_age is None else {NODE: self.row_age},
+            embedded=self.embedded,
         )
 
 
@@ -692,6 +694,9 @@ class HeteroReadyBatch(ByShapes):
     # By type whose nodes have times: (U_t,) float32 seconds, the seed's time less the node's, NaN where a node has no
     # time. None if the rows have no times, or no type has.
     row_age: Mapping[str, torch.Tensor] | None = None
+    # By type with an embedding: (U_t, D) float32, its trained rows, a leaf with gradients unless the embedding is
+    # frozen. They are the last columns of the type's ``x``. None without embeddings.
+    embedded: Mapping[str, torch.Tensor] | None = None
 
     @property
     def typed(self) -> HeteroReadyBatch:
@@ -721,6 +726,11 @@ class LinkBatch(ByShapes):
     def typed(self) -> HeteroReadyBatch:
         """The nodes, features and edges by type and relation."""
         return self.batch.typed
+
+    @property
+    def embedded(self) -> Mapping[str, torch.Tensor] | None:
+        """The trained rows by type, see `HeteroReadyBatch`."""
+        return self.batch.embedded
 
 
 AnyReadyBatch: TypeAlias = ReadyBatch | HeteroReadyBatch  # input of a network

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.distributed.agree import Membership
     from gloader.distributed.open import PartsGuard
+    from gloader.loader.node_embedding import Embeddings
     from gloader.observe.bottleneck import Bottleneck, BottleneckKind
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.explain import SuperbatchReport
@@ -113,6 +114,7 @@ class BatchLoader(Generic[B]):
         *,
         fanouts: FanoutsLike,
         batch_size: int,
+        embeddings: Embeddings | None,
         device_dry_run: DryRun | None,
         **keywords: Unpack[OptionalKeywords],
     ) -> None:
@@ -122,11 +124,17 @@ class BatchLoader(Generic[B]):
         )
         with telling_others(membership):
             settings = LoaderSettings.of(fanouts=fanouts, batch_size=batch_size, **keywords)
-        self._open(dataset, seeds, settings, membership, device_dry_run)
+        self._open(dataset, seeds, settings, membership, embeddings, device_dry_run)
 
     @classmethod
     def from_settings(
-        cls, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None = None, **given: Any
+        cls,
+        dataset: Dataset,
+        settings: LoaderSettings,
+        *,
+        embeddings: Embeddings | None = None,
+        device_dry_run: DryRun | None = None,
+        **given: Any,
     ) -> Self:
         """Build a loader with ``settings``.
 
@@ -134,14 +142,14 @@ class BatchLoader(Generic[B]):
         ----------
         dataset : the dataset to sample from
         settings : all settings; they raise the same errors as in the constructor
-        device_dry_run, given : the constructor's other arguments
+        embeddings, device_dry_run, given : the constructor's other arguments
         """
         require_dataset(dataset)
         # The constructor is not called, because it would make the settings from keywords.
         loader = cls.__new__(cls, **given)
         ranks = settings.ranks
         membership = find_membership(ranks.sharing, ranks.rank, ranks.world_size)
-        cls._open(loader, dataset, cls._seeds_of(**given), settings, membership, device_dry_run)
+        cls._open(loader, dataset, cls._seeds_of(**given), settings, membership, embeddings, device_dry_run)
         return loader
 
     def _open(
@@ -150,6 +158,7 @@ class BatchLoader(Generic[B]):
         seeds: NodeSeeds | EdgeSeeds,
         settings: LoaderSettings,
         membership: Membership,
+        embeddings: Embeddings | None,
         device_dry_run: DryRun | None,
     ) -> None:
         """Check the settings, plan the seeds, open the tier, and set every attribute. Both constructors end here."""

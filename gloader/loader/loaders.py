@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gloader.dataset.link_table import LinkTable
     from gloader.dataset.task_table import TaskTable
     from gloader.device import DeviceTier
+    from gloader.loader.node_embedding import Embeddings
     from gloader.pipeline.link_task import LinkTask
     from gloader.pipeline.open.device_rows import DryRun
     from gloader.pipeline.seeds import SeedsLike
@@ -52,6 +53,7 @@ class _OfNodes(BatchLoader[B]):
         seeds: SeedsLike | DrawnSeeds | None = None,
         times: IdArray | None = None,
         table: str | None = None,
+        embeddings: Embeddings | None = None,
         device_dry_run: DryRun | None = None,
         **keywords: Unpack[OptionalKeywords],
     ) -> None:
@@ -61,7 +63,13 @@ class _OfNodes(BatchLoader[B]):
             rule: Any = dataset.task_table(table).time_settings
             keywords = {**keywords, **{name: rule[name] for name in rule if keywords.get(name) is None}}
         super().__init__(
-            dataset, given, fanouts=fanouts, batch_size=batch_size, device_dry_run=device_dry_run, **keywords
+            dataset,
+            given,
+            fanouts=fanouts,
+            batch_size=batch_size,
+            embeddings=embeddings,
+            device_dry_run=device_dry_run,
+            **keywords,
         )
 
     @property
@@ -118,6 +126,8 @@ class Loader(_OfNodes[ReadyBatch]):
     table : name of a task table, such as "churn.train" (or "churn"), whose rows are the seeds in place of ``seeds`` and
         ``times``. Each row with a time has its own tree. If the table has times, ``time_strategy`` is "uniform" and
         ``time_bound`` is "<=" by default
+    embeddings : a `gloader.NodeEmbedding` of the nodes, or its `gloader.NodeEmbedding.frozen` view. ``batch.x`` then
+        has its columns behind the features, and ``batch.embedded`` has them alone
     device_dry_run : runs one step of the model on a batch, to measure its device memory, see
         `gloader.device.dry_step`. Without it, ``device_cache="auto"`` takes half of the free memory
     keywords : the other fields of `gloader.config.LoaderSettings`, which explains each; sizes may be text ("8GB")
@@ -171,6 +181,7 @@ class HeteroLoader(_OfNodes[HeteroReadyBatch]):
         a type may replace ids. Defaults to the training nodes
     times : (n,) int64 seconds, the query time of each seed, see `Loader`
     table : name of a task table, whose rows are the seeds, see `Loader`
+    embeddings : a `gloader.NodeEmbedding` or a frozen view, or a mapping from node types to them, see `Loader`
     device_dry_run : runs one step of the model on a batch, see `Loader`
     keywords : the other fields of `gloader.config.LoaderSettings`, which explains each; sizes may be text ("8GB")
 
@@ -220,6 +231,7 @@ class LinkLoader(BatchLoader[LinkBatch]):
     exclude_duplicates : also exclude the edges parallel to an excluded edge
     typed : whether batches are typed, with mappings by node type and relation; defaults to True for a dataset with
         several types, and to False otherwise
+    embeddings : a `gloader.NodeEmbedding` or a frozen view, or a mapping from node types to them, see `Loader`
     device_dry_run : runs one step of the model on a batch, see `Loader`
     keywords : the other fields of `gloader.config.LoaderSettings`, which explains each; sizes may be text ("8GB")
 
@@ -244,6 +256,7 @@ class LinkLoader(BatchLoader[LinkBatch]):
         exclude: Exclude = "none",
         exclude_duplicates: bool = False,
         typed: bool | None = None,
+        embeddings: Embeddings | None = None,
         device_dry_run: DryRun | None = None,
         **keywords: Unpack[OptionalKeywords],
     ) -> None:
@@ -255,7 +268,13 @@ class LinkLoader(BatchLoader[LinkBatch]):
             typed=typed,
         )
         super().__init__(
-            dataset, given, fanouts=fanouts, batch_size=batch_size, device_dry_run=device_dry_run, **keywords
+            dataset,
+            given,
+            fanouts=fanouts,
+            batch_size=batch_size,
+            embeddings=embeddings,
+            device_dry_run=device_dry_run,
+            **keywords,
         )
 
     @property

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gloader.observe.epoch_stats import EpochStats, StatsRecorder
     from gloader.observe.instruments import Instruments, Work
     from gloader.pipeline.buffers import BufferRing
+    from gloader.pipeline.embed import Embed
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.seeds import BatchStream
     from gloader.pipeline.send import Send
@@ -154,6 +155,7 @@ class Consumer:
     failures : the errors of all threads; if one is raised here, the others become its notes
     instruments : measure the consumer
     feedback : receives every wait and computation
+    embed : puts trained rows into the batches; None without such rows
     ring : the ring whose buffers the loop receives directly; None if the loop receives copies
     """
 
@@ -167,9 +169,11 @@ class Consumer:
         failures: Failures,
         instruments: Instruments,
         feedback: RunFeedback,
+        embed: Embed | None = None,
         ring: BufferRing | None = None,
     ) -> None:
         self._source = source
+        self._embed = embed
         self._ring = ring
         self._stream = stream
         self._send = send
@@ -219,6 +223,8 @@ class Consumer:
         ready = sent.receive()
         if self._ring is not None:
             self._ring.lend(sent.features)
+        if self._embed is not None:
+            ready = self._embed.process(sent, ready)
         self.num_taken += 1
         if times is None:
             self._feedback.delivered(
@@ -230,10 +236,18 @@ class Consumer:
         return ready
 
     def on_next_requested(self) -> None:
-        """Note the loop's request for another batch: all work launched since the last batch is its computation."""
+        """Note the loop's request for another batch: all work launched since the last batch is its computation.
+
+        Raises
+        ------
+        StateError
+            The trained rows of the last batch were neither stepped nor skipped.
+        """
         self.end_compute()
         if self._times is not None:
             self._times.end()
+        if self._embed is not None:
+            self._embed.require_done()
 
     def end_compute(self) -> None:
         """Note that the loop is done with its last batch. Idempotent."""

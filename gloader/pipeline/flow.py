@@ -6,6 +6,7 @@ reads missing rows of a superbatch ahead. Then `BatchFeed` splits superbatches i
 gathered. The feeds here also wait for conditions outside their channel; their docstrings give the reasons.
 
 - A trace is the distinct rows of each batch, per table. A table is the feature rows of a node type or of a relation.
+  The trained rows of a node type (an embedding) have traces too, behind those of the tables.
 - A superbatch is S consecutive batches that are planned and read together.
 - A look-ahead is the trace of the next superbatch: a plan keeps the rows that are used again soonest.
 - Staged rows are missing rows that were read ahead, into memory or into packs (files with one batch's rows each).
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gloader.observe.instruments import Instruments
+    from gloader.pipeline.embedding_rows import EmbeddingRows
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.open.tiers import SsdTable
     from gloader.pipeline.sample import TraceEntry
@@ -123,7 +125,7 @@ class SuperbatchCollector:
     stream : the batches' addresses
     window : bounds the number of plans
     size : maximum S
-    num_tables : number of tables
+    num_tables : number of tables and embeddings
     unit : superbatch sizes are multiples of this number. In an exchange with other machines it is the number of
         batches per step, as all machines count in steps
     downloaded : tables whose missing rows come from a URL, by a download that could also serve many other batches; ()
@@ -183,7 +185,7 @@ class SuperbatchCollector:
         if number == 0 and traces[0] and self._downloaded:
             longest_s = max(
                 table.retrieval.download_s(trace)
-                for table, trace in zip(self._downloaded, traces, strict=True)
+                for table, trace in zip(self._downloaded, traces, strict=False)  # embeddings come last
             )
             deadline = time.monotonic() + _LATER * longest_s
             self._take(traces, self._size, until=deadline)
@@ -287,22 +289,36 @@ class Inspect:
     ----------
     tables : the tables whose planners decide every hit, miss and admission
     instruments : measure the planning
+    embeddings : the embeddings whose planners decide the slots of trained rows
     """
 
     name: Final = "inspect"  # the stage's name in errors and in the timeline
 
-    def __init__(self, tables: Sequence[SsdTable], instruments: Instruments) -> None:
+    def __init__(
+        self,
+        tables: Sequence[SsdTable],
+        instruments: Instruments,
+        embeddings: Sequence[EmbeddingRows] = (),
+    ) -> None:
         self._tables = tables
+        self._embeddings = embeddings
         self._instruments = instruments
 
     def process(self, job: InspectJob) -> PlannedSuperbatch:
         """Return the superbatch of ``job`` with its plans."""
         sampled = job.superbatch
         with self._instruments.working("inspect", sampled.first, batches=sampled.num_batches) as work:
-            plans = []
-            for table, trace, lookahead in zip(self._tables, sampled.traces, job.lookaheads, strict=True):
-                plans.append(table.planner.plan(trace, lookahead))
+            traces = list(zip(sampled.traces, job.lookaheads, strict=True))
+            plans = [table.planner.plan(*trace) for table, trace in zip(self._tables, traces, strict=False)]
+            writes = [
+                rows.planner.plan(*trace)
+                for rows, trace in zip(self._embeddings, traces[len(plans) :], strict=True)
+            ]
             hits, misses = sum(plan.num_hits for plan in plans), sum(plan.num_misses for plan in plans)
             admitted = sum(int(plan.admissions.sum()) for plan in plans)
             work.note(superbatch=sampled.number, hits=hits, misses=misses, admitted=admitted)
-        return PlannedSuperbatch(number=sampled.number, first=sampled.first, plans=tuple(plans))
+            if writes:
+                work.note(loads=sum(plan.num_loads for plan in writes))
+        return PlannedSuperbatch(
+            number=sampled.number, first=sampled.first, plans=tuple(plans), writes=tuple(writes)
+        )

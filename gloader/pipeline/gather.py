@@ -1,7 +1,8 @@
 """Read and gather: the steps that put all rows of a batch into one host buffer. The send step follows.
 
 With features on the SSD, `ReadMisses` reads missing rows into a buffer of the ring. `GatherCached` adds rows from the
-cache's slots, and admits rows to the cache. With features in memory, `GatherWhole` copies all rows. Each class is a
+cache's slots, and admits rows to the cache. With features in memory, `GatherWhole` copies all rows. `ReadMisses` also
+loads the trained rows of the batch (embeddings) into their slots, where they stay until the batch's step. Each class is a
 stage: `gloader.pipeline.run` starts a thread that calls `process` for every batch. The ring is a set of reused host
 buffers (`gloader.pipeline.buffers`).
 
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from gloader.cache import batch_step
 from gloader.pipeline.sample import rows_of
-from gloader.pipeline.superbatch import FilledBatch, OrderedBatch
+from gloader.pipeline.superbatch import FilledBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from gloader.cache import DeviceShare, SlotCache
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.buffers import InterleavedRings, RowMatrix
-    from gloader.pipeline.superbatch import BatchJob, RunFeedback
+    from gloader.pipeline.embedding_rows import BatchSlots, EmbeddingRows
+    from gloader.pipeline.superbatch import BatchJob, OrderedBatch, RunFeedback
     from gloader.types import AnyBatch, BatchId, CacheStep, FeatureSource, IdArray, ReadStats
 
 
@@ -39,24 +41,27 @@ class ReadMisses:
 
     Parameters
     ----------
-    ring : provides each batch's buffer
+    ring : provides each batch's buffer; None for features in memory, which are gathered later
     brought : for each table, whether the device serves all rows, which then need no buffer. None means that every
         table needs a buffer
     feedback : receives the disk times
     instruments : measure the reads
+    embeddings : the embeddings whose rows are loaded
     """
 
     name: Final = "read"  # the stage's name in errors and in the timeline
 
     def __init__(
         self,
-        ring: InterleavedRings,
+        ring: InterleavedRings | None,
         *,
         feedback: RunFeedback,
         instruments: Instruments,
         brought: Sequence[bool] | None = None,
+        embeddings: Sequence[EmbeddingRows] = (),
     ) -> None:
         self._ring = ring
+        self._embeddings = embeddings
         self._brought = brought
         self._feedback = feedback
         self._instruments = instruments
@@ -65,17 +70,17 @@ class ReadMisses:
         """Return the batch of ``job`` and a buffer with its missing rows; the rows of hits are not yet written."""
         superbatch, batch = job.superbatch, job.batch
         # `acquire` is not measured: a wait for a buffer is a wait for the consumer, and no stall.
-        brought = self._brought or [False] * len(batch.tables)
-        x = self._ring.acquire(
-            [
-                0 if by_device else len(rows.rows)
-                for rows, by_device in zip(batch.tables, brought, strict=True)
-            ]
-        )
+        tables = batch.tables[: len(superbatch.tables)]
+        brought = self._brought or [False] * len(tables)
+        x: tuple[RowMatrix, ...] = ()
+        if self._ring is not None:
+            x = self._ring.acquire(
+                [0 if by_device else len(rows.rows) for rows, by_device in zip(tables, brought, strict=True)]
+            )
         steps: list[CacheStep] = []
         with self._instruments.working("read", batch.sampled.id) as work:
             work.note(superbatch=superbatch.number)
-            for number, (staged, rows) in enumerate(zip(superbatch.tables, batch.tables, strict=True)):
+            for number, (staged, rows) in enumerate(zip(superbatch.tables, tables, strict=True)):
                 step = batch_step(
                     staged.plan.batch_actions(job.index),
                     rows.ascending,
@@ -92,7 +97,24 @@ class ReadMisses:
                 )
                 steps.append(step)
             work.note(misses=sum(len(step.miss_row) for step in steps))
-        return FilledBatch(job=job, steps=tuple(steps), x=x)
+        return FilledBatch(job=job, steps=tuple(steps), x=x, slots=self._load(job))
+
+    def _load(self, job: BatchJob) -> tuple[BatchSlots, ...]:
+        """Load the trained rows of the batch into their slots, as soon as the earlier batches' steps allow it."""
+        superbatch, batch = job.superbatch, job.batch
+        first = len(superbatch.tables)
+        loaded = []
+        for rows, staged, ordered in zip(
+            self._embeddings, superbatch.trained, batch.tables[first:], strict=True
+        ):
+            # This wait is not measured: it depends on the training loop, and is no stall.
+            rows.wait(staged, job.index)
+            with self._instruments.working("read", batch.sampled.id) as work:
+                work.note(superbatch=superbatch.number)
+                slots, read = rows.load(staged, job.index, ordered)
+                work.add_bytes(read=read.bytes_read, requests=read.requests)
+            loaded.append(slots)
+        return tuple(loaded)
 
     def _count(self, batch: BatchId, step: CacheStep, read: ReadStats, *, num_rows: int, table: int) -> None:
         """Add a table's rows in the batch to the epoch's sums. The device serves all rows but hits and misses."""
@@ -117,6 +139,7 @@ class HostBatch:
     src_degree: NDArray[np.float32]
     superbatch: int  # number of the superbatch; 0 for features in memory
     ends_superbatch: bool  # whether it is the superbatch's last batch
+    slots: tuple[BatchSlots, ...] = ()  # the slots of each embedding's rows
 
 
 class GatherWhole:
@@ -148,8 +171,10 @@ class GatherWhole:
         self._ring = ring
         self._instruments = instruments
 
-    def process(self, whole: OrderedBatch) -> HostBatch:
-        """Return the batch with its rows."""
+    def process(self, item: OrderedBatch | FilledBatch) -> HostBatch:
+        """Return the batch with its rows. A `FilledBatch` has trained rows in slots, and no features yet."""
+        job, slots = (item.job, item.slots) if isinstance(item, FilledBatch) else (None, ())
+        whole = item.job.batch if isinstance(item, FilledBatch) else item
         batch = whole.sampled
         nodes = [rows_of(batch, number) for number in self._types]
         brings_all = [share.reaches_all or share.holds_all for share in self._shares]
@@ -169,7 +194,14 @@ class GatherWhole:
         self._instruments.recorder(batch.id.epoch).add_gather(
             rows=num_rows, hits=num_rows - held, read=None, device_hits=held
         )
-        return HostBatch(sampled=batch, x=x, src_degree=whole.src_degree, superbatch=0, ends_superbatch=False)
+        return HostBatch(
+            sampled=batch,
+            x=x,
+            src_degree=whole.src_degree,
+            superbatch=0 if job is None else job.superbatch.number,
+            ends_superbatch=job is not None and job.is_last,
+            slots=slots,
+        )
 
 
 class GatherCached:
@@ -192,9 +224,9 @@ class GatherCached:
         job = filled.job
         batch = job.batch.sampled
         with self._instruments.working("gather", batch.id) as work:
-            for slots, table, step, x in zip(
-                self._slots, job.batch.tables, filled.steps, filled.x, strict=True
-            ):
+            # The batch's rows of embeddings, behind those of the tables, are in their slots already.
+            tables = job.batch.tables[: len(self._slots)]
+            for slots, table, step, x in zip(self._slots, tables, filled.steps, filled.x, strict=True):
                 if len(x):  # false if the batch has no row of the table, or the device serves all rows
                     gather_cached(step, table.rows, x, slots)
                     table.copy_repeats(x)
@@ -207,6 +239,7 @@ class GatherCached:
             src_degree=job.batch.src_degree,
             superbatch=job.superbatch.number,
             ends_superbatch=job.is_last,
+            slots=filled.slots,
         )
 
 

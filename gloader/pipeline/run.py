@@ -1,7 +1,8 @@
 """A running pipeline: it begins at a position of the batch stream and continues across epochs until it is closed.
 
 `PipelineRun` builds one of two pipelines, each step in its own thread. With features in memory the steps are
-sample and gather. With features on the SSD they are sample, inspect, stage, read and gather. On an asynchronous device,
+sample and gather. With features on the SSD, or with trained rows (embeddings), they are sample, inspect, stage, read and
+gather. On an asynchronous device,
 such as a GPU, a send thread follows; otherwise the consumer sends. `run_header` describes a loader in its timeline's
 header, so that `gloader.replay` can replay the run.
 
@@ -26,6 +27,7 @@ from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.buffers import InterleavedRings
 from gloader.pipeline.consumer import SENT_AHEAD, Consumer
 from gloader.pipeline.edge_sweeps import EdgeSweeps
+from gloader.pipeline.embed import Embed
 from gloader.pipeline.flow import (
     PLANNED_AT_ONCE,
     BatchFeed,
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.observe.timeline import RecentTimeline
     from gloader.pipeline.gather import HostBatch
-    from gloader.pipeline.open.tiers import FeatureTier, SsdTable
+    from gloader.pipeline.open.tiers import FeatureTier
     from gloader.pipeline.other_ranks import RowExchange
     from gloader.pipeline.row_task import RowAnswers
     from gloader.pipeline.sample import BatchSource, TraceEntry
@@ -177,6 +179,7 @@ class PipelineRun:
             failures=self._failures,
             instruments=self._instruments,
             feedback=feedback,
+            embed=Embed(tier.trained, tier.frozen, tier.device.place),
             ring=lending,
         )
         # The previous run, if any, cancelled the ring when it was closed.
@@ -192,7 +195,8 @@ class PipelineRun:
                 failures=self._failures,
             )
         self._exchange: RowExchange | None = None  # with other machines
-        self._pipeline = self._in_memory() if tier.ssd is None else self._out_of_core(tier.ssd)
+        is_planned = tier.ssd is not None or tier.trained
+        self._pipeline = self._planned() if is_planned else self._in_memory()
         if self._stream.has(0):
             try:
                 self._watchdog.start()
@@ -248,21 +252,27 @@ class PipelineRun:
 
     def _in_memory(self) -> Pipeline:
         """Return the threads for features in memory: sample, gather."""
+        pool = self._pool(SampleOrdered(self._sample(), KeptBatches(), self._tier.topology, types=()))
+        threads = [*pool.threads, stage_thread(self._gather_whole(), pool, self._gathered, self._failures)]
+        return self._assemble(threads, [pool], on_joined=lambda: None)
+
+    def _gather_whole(self) -> GatherWhole:
+        """Return the gather step for features in memory."""
         tier = self._tier
-        pool = self._pool(SampleOrdered(self._sample(), KeptBatches(), tier.topology, types=()))
-        gather = GatherWhole(
+        return GatherWhole(
             tier.sources,
             [device_tier.share() for device_tier in tier.device_tiers],
             tier.types,
             ring=self._ring,
             instruments=self._instruments,
         )
-        threads = [*pool.threads, stage_thread(gather, pool, self._gathered, self._failures)]
-        return self._assemble(threads, [pool], on_joined=lambda: None)
 
-    def _out_of_core(self, ssd: Sequence[SsdTable]) -> Pipeline:
-        """Return the threads for features on the SSD: sample, inspect, stage, read, gather."""
+    def _planned(self) -> Pipeline:
+        """Return the threads for features on the SSD, or trained rows: sample, inspect, stage, read, gather."""
         tier, failures, instruments, feedback = self._tier, self._failures, self._instruments, self._feedback
+        ssd, trained = tier.ssd or (), [embedding.rows for embedding in tier.trained]
+        # The tables whose rows are planned: those on the SSD, and those of the embeddings.
+        types = [*(tier.types if ssd else ()), *(embedding.number for embedding in tier.trained)]
         planned: Channel[PlannedSuperbatch] = Channel(WAITING)
         staged: Channel[StagedSuperbatch] = Channel(WAITING)
         filled: Channel[FilledBatch] = Channel(WAITING)
@@ -271,12 +281,8 @@ class PipelineRun:
         kept = KeptBatches(tier.plan.keep_bytes)
         sample = self._sample()
         # Two tasks for the sampler threads: a trace far ahead, and later the batch itself.
-        trace = (
-            SampleTrace(sample, kept, tier.types)
-            if self._sweeps is None
-            else ReplayTrace(self._sweeps, tier.types)
-        )
-        pool = self._pool(SampleOrdered(sample, kept, tier.topology, tier.types), sample_trace=trace)
+        trace = SampleTrace(sample, kept, types) if self._sweeps is None else ReplayTrace(self._sweeps, types)
+        pool = self._pool(SampleOrdered(sample, kept, tier.topology, types), sample_trace=trace)
         # Superbatch sizes are multiples of ``unit``. All machines exchange rows for the same number of steps, and a
         # step has one batch for each rank of the machine.
         unit = 1 if tier.exchange is None or self._ranks is None else len(self._ranks.ranks)
@@ -285,24 +291,27 @@ class PipelineRun:
             self._stream,
             window,
             size=tier.plan.superbatch.num_batches,
-            num_tables=len(ssd),
+            num_tables=len(types),
             unit=unit,
             # The tables whose download enlarges the first superbatch. There are none with several machines, whose
             # superbatches must be equal, and with edge sweeps, which take longer than a download.
             downloaded=() if tier.exchange or self._sweeps else ssd,
         )
-        inspect = Inspect(ssd, instruments)
+        inspect = Inspect(ssd, instruments, trained)
         if tier.exchange is not None:
             self._exchange = tier.exchange.begin(self._stream.id_of(0), [table.slots for table in ssd])
-        stage = StageMisses([table.retrieval for table in ssd], feedback, instruments, self._exchange)
+        stage = StageMisses(
+            [table.retrieval for table in ssd], feedback, instruments, self._exchange, trained
+        )
         read = ReadMisses(
-            self._ring,
+            self._ring if ssd else None,
             feedback=feedback,
             instruments=instruments,
             # Tables whose rows the device serves need no buffer.
-            brought=[device_tier.brings_all for device_tier in tier.device_tiers],
+            brought=[device_tier.brings_all for device_tier in tier.device_tiers] if ssd else None,
+            embeddings=trained,
         )
-        gather = GatherCached([table.slots for table in ssd], instruments)
+        gather = GatherCached([table.slots for table in ssd], instruments) if ssd else self._gather_whole()
         threads = [
             *pool.threads,
             stage_thread(inspect, collector, planned, failures),
@@ -312,7 +321,17 @@ class PipelineRun:
             # A superbatch is released before its last batch is passed on, because the consumer may delay this batch.
             stage_thread(gather, filled, self._gathered, failures, before_put=window.finish_with),
         ]
-        cancels: list[Cancellable] = [pool, kept, stage, planned, staged, filled, first_read, window]
+        cancels: list[Cancellable] = [
+            pool,
+            kept,
+            stage,
+            planned,
+            staged,
+            filled,
+            first_read,
+            window,
+            *trained,
+        ]
         return self._assemble(threads, cancels, on_joined=window.close)
 
     def _sample(self) -> BatchSource:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gloader.device import Device, Mark
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.buffers import RowMatrix
+    from gloader.pipeline.embedding_rows import BatchSlots
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.row_task import RowAnswers
     from gloader.pipeline.seeds import SeedLabels
@@ -120,6 +121,7 @@ class SentBatch:
     ready: Delivered  # the batch for the loop
     superbatch: int  # number of the batch's superbatch
     ends_superbatch: bool  # whether it is the superbatch's last batch
+    slots: tuple[BatchSlots, ...]  # the slots of each embedding's trained rows
     mark: Mark  # after all copies to the device
     # The batch's device memory: at least one tensor in each piece that the allocator gave. The small arrays share one
     # piece, which `y` represents.
@@ -221,6 +223,7 @@ class Transfer:
             ready=delivered,
             superbatch=batch.superbatch,
             ends_superbatch=batch.ends_superbatch,
+            slots=batch.slots,
             mark=mark,
             blocks_of_memory=memory,
             features=(*x, *of_edges),
@@ -275,7 +278,7 @@ class Transfer:
         if isinstance(sampled, SampledBatch):
             return ReadyBatch(
                 id=sampled.id,
-                x=x[0],
+                x=x[0] if x else self.device.empty((len(sampled.nodes), 0), torch.float32),
                 y=y,
                 blocks=tuple(blocks),
                 nodes=sampled.nodes,

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from gloader.cache import CachePlan
     from gloader.observe.instruments import Instruments, Work
+    from gloader.pipeline.embedding_rows import EmbeddingRows
     from gloader.pipeline.other_ranks import RowExchange
     from gloader.pipeline.superbatch import PlannedSuperbatch, RunFeedback
     from gloader.ssd_store import FeatureStore, Packer
@@ -163,6 +164,7 @@ class StageMisses:
     feedback : corrects the predicted seconds by the measured seconds of past superbatches; receives each prediction
     instruments : measure the staging
     exchange : the exchange with other machines; None if this machine reads all of its rows
+    embeddings : the embeddings whose trained rows are read ahead too
     """
 
     name: Final = "stage"  # the stage's name in errors and in the timeline
@@ -173,8 +175,10 @@ class StageMisses:
         feedback: RunFeedback,
         instruments: Instruments,
         exchange: RowExchange | None = None,
+        embeddings: Sequence[EmbeddingRows] = (),
     ) -> None:
         self._exchange = exchange
+        self._embeddings = embeddings
         self._served = 0  # bytes that the exchange had read at the last call of `_served_bytes`
         self._retrievals = retrievals
         self._feedback = feedback
@@ -207,14 +211,25 @@ class StageMisses:
                 seconds.append(use.seconds)
                 name = self._feedback.name_of(number)  # "" with a single table
                 self._count(table, planned.first, work, name=name, served_bytes=self._served_bytes(choice))
+            trained = []
+            for rows, plan in zip(self._embeddings, planned.writes, strict=True):
+                trained.append(rows.stage(plan, cancellation=cancellation))
+                undo.callback(trained[-1].close)
+            if tables:
+                largest = max((table.choice for table in tables), key=lambda choice: choice.read_bytes)
+                work.note(strategy=largest.text)
             work.note(
-                strategy=max((table.choice for table in tables), key=lambda choice: choice.read_bytes).text,
                 misses=sum(plan.num_misses for plan in planned.plans),
                 unique_rows=unique_rows,
                 accesses=sum(len(plan.actions) for plan in planned.plans),
             )
             undo.pop_all()
-        staged = StagedSuperbatch(number=planned.number, first=planned.first, tables=tuple(tables))
+        staged = StagedSuperbatch(
+            number=planned.number,
+            first=planned.first,
+            tables=tuple(tables),
+            trained=tuple(trained),
+        )
         self._feedback.begin(staged, stage_s=tuple(seconds))
         return staged
 

@@ -7,7 +7,8 @@ which reads rows ahead; `StagedSuperbatch` to `BatchFeed`, which splits it into 
 times with its measurements, and corrects later predictions.
 
 - A table is the feature rows of a node type or of a relation; a graph of one type without edge features has one table.
-  Tuples hold an entry for each table, in the order of the types.
+  Tuples hold an entry for each table on the SSD, in the order of the types. Where they hold an entry for each
+  embedding, which is the trained rows of a node type, these come last.
 - A trace is the distinct rows of each batch. A look-ahead is the trace of the next superbatch.
 - A hit is a row in the host cache, which has one slot per cached row. A missing row, or miss, is read from the SSD. To
   admit a row is to copy it into a slot.
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.cache import CachePlan, Trace
+    from gloader.cache.write_plan import WritePlan
     from gloader.dataset.edge_passes import PassReport
     from gloader.pipeline.buffers import RowMatrix
+    from gloader.pipeline.embedding_rows import BatchSlots, StagedRows
     from gloader.ssd_store.cost.device_rates import RateLearner
     from gloader.ssd_store.cost.strategy import Choice
     from gloader.ssd_store.miss_sources import MissSource
@@ -67,7 +70,8 @@ class OrderedBatch:
     sampled: AnyBatch
     # (U,) in-degree, see `SampledBatch.in_degrees`; (0,) for a batch on the device or with several types
     src_degree: NDArray[np.float32]
-    tables: tuple[OrderedRows, ...]  # () for features in memory, which are read in batch order
+    # One for each table on the SSD, and for each embedding. Features in memory are read in batch order.
+    tables: tuple[OrderedRows, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,7 @@ class SampledSuperbatch:
 
     number: int  # counted from the start of the pipeline
     first: BatchId  # address of the first batch
-    traces: tuple[Trace, ...]  # one per table
+    traces: tuple[Trace, ...]  # one per table and embedding
 
     @property
     def num_batches(self) -> int:
@@ -94,16 +98,17 @@ class InspectJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSuperbatch:
-    """A superbatch with its planned hits, misses and admissions."""
+    """A superbatch with its planned hits, misses and admissions, and with the planned slots of trained rows."""
 
     number: int  # counted from the start of the pipeline
     first: BatchId  # address of the first batch
     plans: tuple[CachePlan, ...]  # one per table
+    writes: tuple[WritePlan, ...] = ()  # one per embedding
 
     @property
     def num_batches(self) -> int:
         """S."""
-        return len(self.plans[0].misses)
+        return len(self.plans[0].misses) if self.plans else len(self.writes[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,17 +127,20 @@ class StagedSuperbatch:
     number: int  # counted from the start of the pipeline
     first: BatchId  # address of the first batch
     tables: tuple[StagedTable, ...]  # each table's missing rows
+    trained: tuple[StagedRows, ...] = ()  # each embedding's plan, with the rows that its batches load
 
     @property
     def num_batches(self) -> int:
         """S."""
-        return len(self.tables[0].plan.misses)
+        return len(self.tables[0].plan.misses) if self.tables else len(self.trained[0].plan)
 
     def close(self) -> None:
         """Release the staged rows. Idempotent."""
         with ExitStack() as stack:  # closes all tables even if one fails
             for table in self.tables:
                 stack.callback(table.misses.close)
+            for rows in self.trained:
+                stack.callback(rows.close)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +164,8 @@ class FilledBatch:
     job: BatchJob  # the batch and its superbatch
     steps: tuple[CacheStep, ...]  # for each table, the batch's hits, misses and admissions
     # (U, F) rows of each table, in a buffer of the ring; (0, F) if the device serves all rows
-    x: tuple[RowMatrix, ...]
+    x: tuple[RowMatrix, ...]  # () for features in memory
+    slots: tuple[BatchSlots, ...] = ()  # the slots of each embedding's rows
 
 
 class MissLists(Sequence["IdArray"]):

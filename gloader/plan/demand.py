@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gloader.cache import node_bytes, table_bytes
+from gloader.cache.write_plan import write_access_bytes
 from gloader.ssd_store import packer_memory_bytes
 
 if TYPE_CHECKING:
@@ -91,6 +92,29 @@ class TableDemand:
         return math.ceil(accesses / 2 * _TRACE_BYTES_PER_ACCESS) + tables + -(-self.num_nodes // 8)
 
 
+# Bytes per access of one superbatch of an embedding, without its two plans: two traces in a compact code, and the ids of
+# the rows that are read ahead.
+_AHEAD_BYTES_PER_ACCESS: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingDemand:
+    """The memory of a node type's trained rows; a slot is the room for one row."""
+
+    name: str  # the node type
+    num_rows: int  # N
+    batch_rows: int  # distinct rows in a large batch
+    num_slots: int  # rows in memory
+    staging_bytes: int  # memory for rows that are read ahead
+    fixed_bytes: int  # slots, rows read ahead, buffered writes, and the tensors of a batch
+
+    def planning_bytes(self, num_batches: int) -> int:
+        """Return the bytes for traces, plans and lookup tables with superbatches of ``num_batches``. Pure."""
+        accesses = num_batches * self.batch_rows
+        plans = 2 * write_access_bytes(self.num_rows)
+        return accesses * (_AHEAD_BYTES_PER_ACCESS + plans) + table_bytes(self.num_rows, 2 * accesses)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """The sizes of a run, measured before it starts."""
@@ -112,6 +136,7 @@ class Demand:
     is_reset: bool = False  # superbatches start from an empty cache
     sweeps: SweepPlan | None = None  # None if edges are not swept
     others: tuple[tuple[str, int], ...] = ()  # names and bytes of further fixed parts
+    embeddings: tuple[EmbeddingDemand, ...] = ()  # one for each node type with trained rows
 
     @property
     def feature_bytes(self) -> int:
@@ -144,8 +169,13 @@ class Demand:
         return sum(table.cache_bytes(rows) for table, rows in zip(self.tables, cache_rows, strict=True))
 
     def planning_bytes(self, num_batches: int) -> int:
-        """Return the bytes for all tables' traces, plans and lookup tables; see `TableDemand`. Pure."""
-        return sum(table.planning_bytes(self.policy, num_batches) for table in self.tables)
+        """Return the bytes for all traces, plans and lookup tables if features are on the SSD. Pure."""
+        tables = sum(table.planning_bytes(self.policy, num_batches) for table in self.tables)
+        return tables + self.writing_bytes(num_batches)
+
+    def writing_bytes(self, num_batches: int) -> int:
+        """Return the bytes for all embeddings' traces, plans and lookup tables; see `EmbeddingDemand`. Pure."""
+        return sum(embedding.planning_bytes(num_batches) for embedding in self.embeddings)
 
     def packing_bytes(self, num_batches: int, *, room: int) -> int:
         """Return the buffer bytes for packing superbatches of ``num_batches``. Pure."""

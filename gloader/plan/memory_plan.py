@@ -163,6 +163,10 @@ _KEPT_SUPERBATCHES = 3
 _KEPT_SHARES = (0.0, 1 / 16, 1 / 4, 1.0)
 _KEPT_OF_SWEPT = (0.0,)  # `_KEPT_SHARES` if edges are swept
 
+# Batches of a superbatch that show enough of the future of trained rows. With fewer, rows go to the disk that are used
+# again soon.
+_AHEAD = 32
+
 # Idle memory is the budget's part without a planned use. If "staged" was requested, `_with_cache` makes sure that it is
 # at least three times the staged rows. It has three equal parts: for staged rows, for the next
 # superbatch's staged rows, and for more buffers.
@@ -276,6 +280,7 @@ def plan_memory(
         features = "ram"  # no table has features, so nothing is read
     workspace = demand.workspace_bytes(budget_bytes)
     parts = [("batches being sampled", workspace), ("edges", demand.topology_bytes), *demand.others]
+    parts += [(f"trained rows of {each.name}", each.fixed_bytes) for each in demand.embeddings]
     held = sum(num_bytes for _, num_bytes in parts)  # bytes of the fixed parts
     if demand.sweeps is not None:
         sweeps = demand.sweeps
@@ -286,7 +291,7 @@ def plan_memory(
     require_batch(parts, budget_bytes, demand)
     left = budget_bytes - held
     require_features(demand, left - counts[-1] * demand.buffer_bytes, features, budget_bytes)
-    candidates = list(_in_memory(demand, left, counts)) if features != "ssd" else []
+    candidates = list(_in_memory(demand, left, superbatch, counts)) if features != "ssd" else []
     if features != "ram":
         candidates += _on_ssd(demand, left, spill_bytes, cache_bytes, superbatch, counts, must_pack=must_pack)
     if not candidates:
@@ -299,6 +304,8 @@ def plan_memory(
             _IDLE_PARTS * staged_by_name_bytes(demand.work, outlooks, least),
             least,
         )
+        if features == "ram":
+            left -= demand.feature_bytes
         raise does_not_fit(demand, left, spill_bytes, cache_bytes, least, must_pack=must_pack)
     return _plan_of(demand, _ranked(candidates), parts, budget_bytes, requested=superbatch)
 
@@ -317,14 +324,18 @@ def _plan_of(
     ring = shares.num_buffers * demand.buffer_bytes
     parts.append(("feature buffers", ring))
     if best.features == "ram":
-        size = SuperbatchSize(num_batches=1, reason="features are in memory")
+        size = SuperbatchSize(num_batches=shares.num_batches, reason="features are in memory")
         accesses = (0,) * len(demand.tables)
         parts += [(_named("features", table, demand), table.feature_bytes) for table in demand.tables]
+        if demand.embeddings:
+            size = replace(size, reason=_why_ahead(size.num_batches, requested))
+            parts += _writing_parts(demand, size.num_batches)
+            parts.append(("sampled batches kept", best.keep_bytes))
     else:
         size = SuperbatchSize(num_batches=shares.num_batches, reason=_why(shares.num_batches, requested))
         accesses = tuple(table.planned_accesses(size.num_batches) for table in demand.tables)
         parts.append(("reads in flight and checksums", demand.store_bytes + best.pack_buffer_bytes))
-        parts += _planned_parts(demand, size.num_batches)
+        parts += _planned_parts(demand, size.num_batches) + _writing_parts(demand, size.num_batches)
         parts.append(("sampled batches kept", best.keep_bytes))
         parts += _cache_parts(demand, shares.cache_rows)
     spare = budget_bytes - sum(num_bytes for _, num_bytes in parts)
@@ -379,6 +390,14 @@ def _planned_parts(demand: Demand, num_batches: int) -> list[tuple[str, int]]:
     ]
 
 
+def _writing_parts(demand: Demand, num_batches: int) -> list[tuple[str, int]]:
+    """Return the parts for traces, plans and lookup tables of trained rows. Pure."""
+    return [
+        (f"traces and plans of {num_batches} batches, trained {each.name}", each.planning_bytes(num_batches))
+        for each in demand.embeddings
+    ]
+
+
 def _cache_parts(demand: Demand, cache_rows: tuple[int, ...]) -> list[tuple[str, int]]:
     """Return the host cache's parts. Pure."""
     return [
@@ -396,6 +415,13 @@ def _why(num_batches: int, requested: int | None) -> str:
     return f"half of the batches that an edge sweep serves; {requested} were asked for"
 
 
+def _why_ahead(num_batches: int, requested: int | None) -> str:
+    """Return the reason for superbatches of ``num_batches`` if only trained rows are planned. Pure."""
+    if requested is None:
+        return "the largest whose sampled batches, traces and plans take at most half of the idle memory"
+    return _why(num_batches, requested)
+
+
 def _ranked(candidates: list[Candidate]) -> tuple[Candidate, ...]:
     """Return the fastest candidates, fastest first. Pure.
 
@@ -411,20 +437,48 @@ def _ranked(candidates: list[Candidate]) -> tuple[Candidate, ...]:
     return tuple(best.values())[:_REPORTED]
 
 
-def _in_memory(demand: Demand, left: int, counts: Sequence[int]) -> Iterator[Candidate]:
+def _in_memory(
+    demand: Demand, left: int, superbatch: int | None, counts: Sequence[int]
+) -> Iterator[Candidate]:
     """Yield the candidates with all features in memory that fit into ``left`` bytes: no cache, no packs. Pure."""
     for count in counts:
-        if count * demand.buffer_bytes + demand.feature_bytes <= left:
+        room = left - count * demand.buffer_bytes - demand.feature_bytes
+        ahead = _written_ahead(demand, room, superbatch)
+        if room >= 0 and ahead is not None:
+            num_batches, kept_share, kept = ahead
             shares = StepShares(
                 num_buffers=count,
-                num_batches=1,
+                num_batches=num_batches,
                 cache_rows=(0,) * len(demand.tables),
+                kept_share=kept_share,
             )
             yield Candidate(
                 features="ram",
                 shares=shares,
                 step=predict_step(demand.work, shares, None),
+                keep_bytes=kept,
             )
+
+
+def _written_ahead(demand: Demand, room: int, superbatch: int | None) -> tuple[int, float, int] | None:
+    """Return S, and the share and the bytes of kept batches, for trained rows beside features in memory. Pure.
+
+    A large superbatch shows more of the future uses of a row, and keeping its batches saves a second sampling. Both take
+    at most half of the room. A size of less than `_AHEAD` batches is taken only if no other fits. None means that not
+    even the smallest size fits.
+    """
+    if not demand.embeddings:
+        return 1, 0.0, 0
+    sizes = _sizes(demand, superbatch)
+    shares = _KEPT_SHARES if demand.sweeps is None else _KEPT_OF_SWEPT
+    long = [size for size in sizes if size >= min(_AHEAD, sizes[-1])]
+    tries = [(size, share, room // 2) for share in reversed(shares) for size in reversed(long)]
+    tries += [(size, 0.0, room) for size in reversed(sizes)]
+    for size, share, most in tries:
+        kept = int(share * _KEPT_SUPERBATCHES * size * demand.batch_bytes)
+        if demand.writing_bytes(size) + kept <= most:
+            return size, share, kept
+    return None
 
 
 def _on_ssd(

@@ -147,7 +147,9 @@ def predict_step(work: StepWork, shares: StepShares, outlooks: Sequence[CacheOut
         features are in memory.
     """
     if outlooks is None:
-        seconds = _step(work, shares, _DiskWork(), samplings=1.0)
+        # With superbatches of one batch nothing is sampled ahead.
+        samplings = 2.0 - shares.kept_share if shares.num_batches > 1 else 1.0
+        seconds = _step(work, shares, _DiskWork(), samplings=samplings)
         return StepSeconds(
             seconds=seconds, weighed_s=seconds, disk_s=0.0, miss_rate=0.0, strategy=None, edges_s=work.edges_s
         )

@@ -100,6 +100,9 @@ class TableFiles:
     rates: IoRates  # of the disks
     known: KnownDisk | None = None  # set if a run is only planned
     edge_spill: SpillFolder | None = None  # folder for the output of edge passes; None without passes
+    row_spill: SpillFolder | None = (
+        None  # folder for trained rows that wait for a batch; None without such rows
+    )
     # Learns the rates from the run's reads too. None if these reads do not resemble the probes.
     learner: RateLearner | None = None
 
@@ -133,6 +136,7 @@ def open_files(
     stack: ExitStack,
     *,
     known: KnownDisk | None = None,
+    trained_bytes: int = 0,
 ) -> TableFiles:
     """Open the feature rows of ``dataset``.
 
@@ -143,6 +147,7 @@ def open_files(
     spill : the folder for packs, or None
     stack : closes the files
     known : the disks of a recorded run that is only planned again; with None the disks are measured
+    trained_bytes : bytes of all trained rows; a part of ``spill`` is for them
     """
     tables = feature_rows(dataset, settings)
     # Rates come before the stores: a store reads through holes if that is cheaper at these rates.
@@ -161,7 +166,14 @@ def open_files(
         )
         for rows in tables
     ]
-    return TableFiles(tables=tuple(files), spill=spill, rates=rates, known=known, learner=learner)
+    row_spill = None
+    if spill is not None and trained_bytes:
+        # Each row waits at most twice: in the running superbatch and in the next one.
+        share = min(spill.budget_bytes // 2, 2 * trained_bytes)
+        row_spill = stack.enter_context(spill.split_off(share))
+    return TableFiles(
+        tables=tuple(files), spill=spill, rates=rates, known=known, learner=learner, row_spill=row_spill
+    )
 
 
 def with_edge_spill(files: TableFiles, plan: MemoryPlan, stack: ExitStack) -> TableFiles:
@@ -241,9 +253,15 @@ _LEAST_TABLE_BYTES: Final = 4 * 2**20
 
 
 def open_spill_folder(
-    dataset: Dataset, settings: LoaderSettings, stack: ExitStack, *, budget_bytes: int, num_loaders: int = 1
+    dataset: Dataset,
+    settings: LoaderSettings,
+    stack: ExitStack,
+    *,
+    budget_bytes: int,
+    num_loaders: int = 1,
+    trained_bytes: int = 0,
 ) -> SpillFolder | None:
-    """Open the folder for packs and for the edge passes' output; None if neither is needed.
+    """Open the folder for packs, for the edge passes' output and for trained rows; None if none is needed.
 
     Parameters
     ----------
@@ -252,12 +270,13 @@ def open_spill_folder(
     stack : closes the folder
     budget_bytes : the full memory budget
     num_loaders : loaders on this host; without a configured share, each gets an equal part of the disk
+    trained_bytes : bytes of all trained rows
     """
     memory = settings.memory
     is_large = dataset.topology_bytes > topology_share(budget_bytes)
     may_sweep = memory.topology == "sweep" or (memory.topology == "auto" and is_large)
     may_sweep = may_sweep and not settings.sampling.is_temporal
-    if memory.features == "ram" and not may_sweep:
+    if memory.features == "ram" and not may_sweep and not trained_bytes:
         return None
     edge_bytes = max(dataset.topology_bytes, _LEAST_EDGE_BYTES) if may_sweep else 0
     tables = feature_rows(dataset, settings)
@@ -266,7 +285,7 @@ def open_spill_folder(
     folder = open_spill(
         memory.spill_dir,
         memory.spill_budget,
-        data_bytes=row_bytes + edge_bytes,
+        data_bytes=row_bytes + edge_bytes + trained_bytes,
         num_loaders=num_loaders,
     )
     return None if folder is None else stack.enter_context(folder)

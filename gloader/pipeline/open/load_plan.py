@@ -42,6 +42,7 @@ from gloader.pipeline.open.disk import (
     plan_edges,
     sweep_demand,
 )
+from gloader.pipeline.open.embeddings import GivenEmbeddings, embedding_demands
 from gloader.pipeline.open.first_batches import (
     Probe,
     first_seeds,
@@ -180,6 +181,7 @@ class LoadRequest:
     num_loaders: int = 1  # loaders on this host
     machines: OtherMachines | None = None  # other machines that open loaders too, and may exchange rows
     known: KnownDisk | None = None  # a recorded run's disks, for a plan without writes; None measures them
+    embeddings: GivenEmbeddings = GivenEmbeddings()  # trained rows
 
     def measure(
         self,
@@ -213,7 +215,12 @@ class LoadRequest:
         room_bytes = budget_bytes if room_bytes is None else room_bytes
         if known is None:
             spill = open_spill_folder(
-                dataset, settings, stack, budget_bytes=room_bytes, num_loaders=self.num_loaders
+                dataset,
+                settings,
+                stack,
+                budget_bytes=room_bytes,
+                num_loaders=self.num_loaders,
+                trained_bytes=self.embeddings.table_bytes,
             )
         disk = known if known is not None and known.spill_bytes else spill  # None if nothing can be spilled
         home = choose_edge_home(dataset, settings, disk, budget_bytes=budget_bytes, room_bytes=room_bytes)
@@ -243,7 +250,9 @@ class LoadRequest:
             beside.append(("rows to predict", of_rows.held_bytes))
         elif isinstance(order, EpochOrder) and (of_labels := label_bytes(dataset, order)):
             beside.append(("label columns", of_labels))
-        files = open_files(dataset, settings, spill, stack, known=known)
+        files = open_files(
+            dataset, settings, spill, stack, known=known, trained_bytes=self.embeddings.table_bytes
+        )
         if on_their_way := dataset.os_io.limit_memory(_memory_of_blocks(budget_bytes)):
             beside.append(("blocks of the object store", on_their_way))
         if machines is not None:
@@ -255,7 +264,9 @@ class LoadRequest:
         if isinstance(seeds.task, RowTask) and (of_ages := seeds.task.age_bytes(work.probe)):
             beside.append(("ages of rows", self.num_ranks * of_ages))
         num_batches = num_batches_of(settings, order, self.num_ranks)
+        trained = embedding_demands(self.embeddings, dataset, work.probe, budget_bytes=budget_bytes)
         left = budget_bytes - sum(num_bytes for _, num_bytes in beside)
+        left -= sum(each.fixed_bytes for each in trained)
         home, sweeps = plan_edges(
             home,
             sweep_demand(dataset, settings, work.probe, num_batches=num_batches),
@@ -277,6 +288,7 @@ class LoadRequest:
                 is_exchanged=machines is not None and machines.must_exchange,
             ),
             others=tuple(beside),
+            embeddings=trained,
         )
         return MeasuredLoad(
             work=work, files=files, home=home, tiers=tiers, demand=demand, task=text, rows=rows

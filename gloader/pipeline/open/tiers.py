@@ -28,6 +28,7 @@ from gloader.observe.explain import IoFacts, TableFacts, TierFacts, explain_io, 
 from gloader.pipeline.buffers import ALIGNMENT, BufferRing, RowForm
 from gloader.pipeline.open.device_tier import load_features
 from gloader.pipeline.open.disk import FILES_OF_A_READER, open_sweeps, with_edge_spill
+from gloader.pipeline.open.embeddings import open_embeddings
 from gloader.pipeline.open.first_batches import in_flight, num_sampler_threads
 from gloader.pipeline.open.load_plan import LoadRequest, plan_load, plan_tiers
 from gloader.pipeline.stage import MissRetrieval
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from gloader.core.order import AnyOrder
     from gloader.dataset import Dataset
     from gloader.device import Device, DeviceTier
+    from gloader.pipeline.embed import FrozenRows, TrainedEmbedding
     from gloader.pipeline.edge_sweeps import SweepTier
     from gloader.pipeline.open.disk import FeatureFile, TableFiles
     from gloader.pipeline.open.load_plan import MeasuredLoad
@@ -85,6 +87,8 @@ class FeatureTier:
     ssd: tuple[SsdTable, ...] | None  # None for features in memory
     sweeps: SweepTier | None  # None if batches are sampled one by one
     exchange: ExchangeTier | None  # with other machines; None if this machine reads all missing rows
+    trained: tuple[TrainedEmbedding, ...]  # the embeddings that the loader trains
+    frozen: tuple[FrozenRows, ...]  # the embeddings that it only reads
     sampler_threads: int  # number of threads
     batches_in_flight: int  # maximum number of sampled batches that wait for their rows
     facts: TierFacts  # for `explain`
@@ -124,6 +128,8 @@ class FeatureTier:
         """Reset the planners to the present contents of the caches, after plans that were only partly executed."""
         for table in self.ssd or ():
             table.planner.restart(table.slots.resident)
+        for embedding in self.trained:
+            embedding.restart()
 
     def close(self) -> None:
         """Release everything. Idempotent."""
@@ -344,6 +350,10 @@ def open_feature_tier(request: LoadRequest, *, others: OtherDevices | None = Non
             ssd=ssd,
             sweeps=edge_sweeps,
             exchange=exchange,
+            trained=open_embeddings(
+                request.embeddings, demand.embeddings, dataset, stack, spill=files.row_spill
+            ),
+            frozen=request.embeddings.frozen,
             sampler_threads=num_sampler_threads(settings, tiers[0]),
             batches_in_flight=in_flight(settings, tiers[0], num_ranks),
             facts=_facts(load, plan, settings),

@@ -1,0 +1,204 @@
+"""The trained rows of a loader: their memory, and the opening of their slots.
+
+An embedding is the trained rows of a node type. A slot holds one row in memory: the weights, and the optimizer's state.
+Rows are staged if they are read ahead of their batch. `embedding_demands` measures the memory on the first batches, and
+`open_embeddings` opens the slots when the memory is planned.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gloader.cache.write_plan import write_slot_bytes
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError
+from gloader.pipeline.embed import TrainedEmbedding
+from gloader.pipeline.embedding_rows import EmbeddingRows
+from gloader.pipeline.open.device_rows import LARGER_THAN_PROBED
+from gloader.pipeline.sample import count_rows, distinct_rows
+from gloader.plan.demand import EmbeddingDemand
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import ExitStack
+
+    from gloader.dataset import Dataset
+    from gloader.pipeline.embed import FrozenRows
+    from gloader.pipeline.embedding_optimizers import RowOptimizer
+    from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
+    from gloader.ssd_store.spill.folder import SpillFolder
+    from gloader.types import AnyBatch
+
+
+_SHARE: Final = 4  # the slots take at most the memory budget divided by this, if no size was given
+_STAGING_SHARE: Final = 4  # memory for staged rows: the bytes of the slots divided by this
+# Batches that loads may run ahead of steps. One is read, one waits, one is gathered and one is computed.
+_DEPTH: Final = 4
+# float32 values of a large batch per row and column: the leaf, its gradient, and a step's copies of weights and gradient.
+_BATCH_COPIES: Final = 4
+
+
+class GivenEmbedding(Protocol):
+    """An embedding that a loader is to train; see `gloader.NodeEmbedding`."""
+
+    @property
+    def node_type(self) -> str:
+        """The node type."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """D."""
+        ...
+
+    @property
+    def table(self) -> EmbeddingTable:
+        """All rows."""
+        ...
+
+    @property
+    def optimizer(self) -> RowOptimizer:
+        """The rule of a step."""
+        ...
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """Requested bytes of the slots, or None."""
+        ...
+
+    def attach(self, trained: TrainedEmbedding) -> None:
+        """Let ``trained`` serve the embedding until `detach`. Raises ConfigError if another loader trains it."""
+        ...
+
+    def detach(self) -> None:
+        """Write the rows of the slots to the table, and end the service. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenEmbeddings:
+    """The embeddings that a loader is given."""
+
+    trained: tuple[GivenEmbedding, ...] = ()  # in the order of the node types
+    frozen: tuple[FrozenRows, ...] = ()
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of all trained rows."""
+        return sum(_row_bytes(each) * each.table.num_rows for each in self.trained)
+
+
+def embedding_demands(
+    given: GivenEmbeddings, dataset: Dataset, probe: Sequence[AnyBatch], *, budget_bytes: int
+) -> tuple[EmbeddingDemand, ...]:
+    """Return the memory of the trained rows.
+
+    Parameters
+    ----------
+    given : the embeddings
+    dataset : gives the node types
+    probe : the run's first batches
+    budget_bytes : memory budget of the loader
+
+    Raises
+    ------
+    BudgetError
+        A requested cache has less room than a large batch needs.
+    """
+    room = budget_bytes // _SHARE
+    demands = []
+    for each in given.trained:
+        number = dataset.node_types.index(each.node_type)
+        distinct = max((len(distinct_rows(batch, number)) for batch in probe), default=1)
+        largest = max((count_rows(batch, number) for batch in probe), default=1)
+        table = each.table
+        batch_rows = min(max(math.ceil(LARGER_THAN_PROBED * distinct), 1), table.num_rows)
+        slot_bytes = _row_bytes(each) + write_slot_bytes()
+        num_bytes = each.cache_bytes
+        if num_bytes is None:
+            num_bytes = room * _row_bytes(each) * table.num_rows // max(given.table_bytes, 1)
+            num_bytes = max(num_bytes, batch_rows * slot_bytes)
+        num_slots = min(num_bytes // slot_bytes, table.num_rows)
+        if num_slots < batch_rows:
+            raise BudgetError(
+                f"the embedding of {each.node_type!r} has a cache of {format_bytes(num_bytes)}, and a batch has up to "
+                f"{batch_rows:,} of its rows, which need {format_bytes(batch_rows * slot_bytes)}: all rows of a batch are "
+                f"in memory until its step. Give the embedding cache={batch_rows * slot_bytes}, or use a smaller batch "
+                "size or fan-out"
+            )
+        demands.append(
+            EmbeddingDemand(
+                name=each.node_type,
+                num_rows=table.num_rows,
+                batch_rows=batch_rows,
+                num_slots=num_slots,
+                staging_bytes=_staging_bytes(each, num_slots),
+                fixed_bytes=num_slots * slot_bytes
+                + _staging_bytes(each, num_slots)
+                + table.buffer_bytes
+                + math.ceil(LARGER_THAN_PROBED * largest) * _batch_row_bytes(each, dataset),
+            )
+        )
+    return tuple(demands)
+
+
+def open_embeddings(
+    given: GivenEmbeddings,
+    demands: Sequence[EmbeddingDemand],
+    dataset: Dataset,
+    stack: ExitStack,
+    *,
+    spill: SpillFolder | None,
+) -> tuple[TrainedEmbedding, ...]:
+    """Open the slots of the trained rows.
+
+    Parameters
+    ----------
+    given : the embeddings
+    demands : their memory, from `embedding_demands`
+    dataset : gives the node types
+    stack : ends the service of the embeddings
+    spill : folder for rows that wait for a later batch
+
+    Raises
+    ------
+    ConfigError
+        Another loader trains an embedding.
+    """
+    opened = []
+    for each, demand in zip(given.trained, demands, strict=True):
+        trained = TrainedEmbedding(
+            name=each.node_type,
+            number=dataset.node_types.index(each.node_type),
+            rows=EmbeddingRows(
+                each.table,
+                each.optimizer,
+                capacity=demand.num_slots,
+                depth=_DEPTH,
+                spill=spill,
+                staging_bytes=demand.staging_bytes,
+            ),
+        )
+        each.attach(trained)
+        stack.callback(each.detach)
+        opened.append(trained)
+    return tuple(opened)
+
+
+def _row_bytes(given: GivenEmbedding) -> int:
+    """Return the bytes of a row with its state."""
+    return given.table.width * 4
+
+
+def _staging_bytes(given: GivenEmbedding, num_slots: int) -> int:
+    """Return the memory for staged rows."""
+    return num_slots * _row_bytes(given) // _STAGING_SHARE
+
+
+def _batch_row_bytes(given: GivenEmbedding, dataset: Dataset) -> int:
+    """Return the bytes per row of a batch's tensors."""
+    features = dataset.node_tables[given.node_type].feature_dim
+    beside = features + given.dim if features else 0  # columns of ``x``, if it is not the leaf itself
+    return 4 * (_BATCH_COPIES * given.dim + beside)
