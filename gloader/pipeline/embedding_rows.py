@@ -1,21 +1,49 @@
-"""The rows of an embedding that are in memory while a run trains them, and their way to and from the table."""
+"""The rows of an embedding while a run trains them: in slots, on their way to a later batch, or in the table.
+
+An embedding is the trainable rows of one node type; a row is its weights and the optimizer's state. A slot holds one
+row in memory. To load a row is to put it into a slot, to evict it is to take it out. A step is one optimizer step, one
+for each batch. A `WritePlan` says for each batch which rows leave their slots, where they go, and which rows come:
+
+- to and from the table, `EmbeddingTable`;
+- forward to the known later batch that loads the row: it waits in `RowPieces`.
+
+Three threads use an `EmbeddingRows`. No two of them touch the same slot at the same time:
+
+- The stage thread calls `stage`, which reads rows of the table for a whole superbatch. It touches no slot.
+- The read thread calls `load`, batch after batch, ahead of the steps. It evicts only rows whose last batch has made its
+  step, which `WriteStep.wait_for` says, and writes only to the slots that it has emptied.
+- The training thread calls `leaf` and `step`. They touch only the slots of the batch whose step is next. The plan
+  evicts none of its rows before that step.
+
+`read`, `pieces` and `checkpoint` look at all slots, so they and `load` exclude each other by a lock. They are called
+between steps.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
+from gloader.cache.write_plan import FORWARD, LATE, TABLE, WritePlanner
 from gloader.core.aligned_memory import aligned_bytes
-from gloader.core.signals import NEVER, Cancellation
+from gloader.core.signals import NEVER, Cancellation, SignalSafeCondition, uninterrupted
+from gloader.errors import ChannelClosedError, PlanError, ShapeError, StateError
+from gloader.pipeline.embedding_optimizers import check_same_optimizer
+from gloader.ssd_store.embedding.piece_kernels import copy_rows, match
+from gloader.ssd_store.embedding.row_pieces import RowPieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    import numpy as np
-    import torch
     from numpy.typing import NDArray
 
-    from gloader.cache.write_plan import WritePlan, WritePlanner
+    from gloader.cache.write_plan import WritePlan, WriteStep
     from gloader.pipeline.embedding_optimizers import RowOptimizer
     from gloader.pipeline.superbatch import OrderedRows
     from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
@@ -25,7 +53,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StagedRows:
-    """A superbatch whose rows of the table (TABLE) were read ahead."""
+    """A superbatch whose rows of the table were read ahead."""
 
     plan: WritePlan
 
@@ -36,41 +64,49 @@ class BatchSlots:
 
     number: int  # of the batch, counted from the planner's start or restart
     slots: torch.Tensor  # (U,) int64, in batch order; a row that repeats has its slot again
-    order: torch.Tensor | None  # (V,) the first place of each distinct row; None if no row repeats
-    repeats: torch.Tensor | None  # (2, U - V) repeated places, and the index in `order` of their rows
+    order: torch.Tensor  # (V,) the first place of each distinct row, in ascending order of rows
+    repeats: torch.Tensor | None  # (2, U - V) the repeated places, and the first places of their rows
 
 
 @dataclass(slots=True, kw_only=True)
 class RowCounts:
-    """Counts of an embedding since it was opened."""
+    """Counts of an embedding since it was opened. A row counts at each of its loads and evictions."""
 
-    loaded_forward: int = 0  # rows loaded from forward pieces
-    loaded_staged: int = 0  # from rows that were read ahead
-    loaded_late: int = 0  # from the table at the load
+    loaded_forward: int = 0  # rows loaded that were evicted forward
+    loaded_table: int = (
+        0  # rows loaded that the staging read, or that it left to the formula of untrained rows
+    )
+    loaded_late: int = 0  # rows read from the table at their load, because the staging could not see them
     evicted_forward: int = 0  # rows evicted to a later batch
-    evicted_table: int = 0  # written to the table
-    evicted_clean: int = 0  # not written, because the table has them
+    evicted_table: int = 0  # rows evicted to the table
+    evicted_clean: int = 0  # rows evicted without a write, because the table has them
     waited_s: float = 0.0  # seconds that loads waited for steps
 
 
 class EmbeddingRows:
-    """An embedding's rows in slots. See the module. Does not own ``table`` and ``spill``.
+    """An embedding's rows in a run. Owns the slots and the waiting rows until `close`, but not ``table``.
+
+    After an error in `load`, `step` or `checkpoint`, the rows in memory may be incomplete. Every later call raises
+    StateError, and only the table's last record can be used.
 
     Parameters
     ----------
-    table : all rows
+    table : all rows, as of the last checkpoint and later evictions
     optimizer : changes the rows
     capacity : C, the slots; at least the distinct rows of the largest batch
-    depth : batches that loads may run ahead of steps, as for `WritePlanner`
-    spill : folder for rows that wait for a later batch and do not fit in memory. None: they go to the table
-    staging_bytes : memory for rows that wait for a later batch
-    allocate : returns the slots' memory, at least as many bytes as asked for
-    """
+    depth : batches whose rows may be loaded at the same time, as for `WritePlanner`
+    spill : folder for waiting rows that do not fit in memory. None means that they go to the table
+    staging_bytes : memory for waiting rows
+    expected_accesses : rows in a superbatch and its look-ahead, as for `WritePlanner`
+    allocate : called with the slots' bytes; returns their memory, aligned
 
-    planner: WritePlanner
-    num_steps: int  # optimizer steps in the life of the table
-    counts: RowCounts
-    num_bytes: int  # memory of slots and staging
+    Raises
+    ------
+    BudgetError
+        ``staging_bytes`` is too small.
+    StateError
+        The table was trained by another optimizer, or has another width than the optimizer needs.
+    """
 
     def __init__(
         self,
@@ -81,48 +117,395 @@ class EmbeddingRows:
         depth: int = 4,
         spill: SpillFolder | None = None,
         staging_bytes: int,
+        expected_accesses: int | None = None,
         allocate: Callable[[int], NDArray[np.uint8]] = aligned_bytes,
     ) -> None:
-        raise NotImplementedError
+        dim = table.initial.dim
+        state_width = optimizer.state_width(dim)
+        if table.width != dim + state_width:
+            raise StateError(
+                f"rows of the embedding have {table.width} values, and {dim} weights with the state of "
+                f"{optimizer.name} have {dim + state_width}; pass the optimizer that the embedding was made with"
+            )
+        if "optimizer" in table.facts:
+            check_same_optimizer(optimizer, table.facts["optimizer"])
+        self.table = table
+        self.optimizer = optimizer
+        self.planner = WritePlanner(
+            table.num_rows, capacity, depth=depth, expected_accesses=expected_accesses
+        )
+        self.num_steps = table.num_steps
+        self.counts = RowCounts()
+        self._pieces = RowPieces(table.width, num_bytes=staging_bytes, append=table.append, spill=spill)
+        memory = allocate(capacity * table.width * 4)[: capacity * table.width * 4]
+        self._rows: NDArray[np.float32] = memory.view(np.float32).reshape(capacity, table.width)
+        rows = torch.from_numpy(self._rows)
+        self._weights, self._state = rows[:, :dim], rows[:, dim:]
+        self._tags = np.full(capacity, -1, np.int64)  # the row in each slot, -1 if empty
+        self._is_dirty = np.zeros(capacity, np.bool_)  # whether the table lacks the slot's newest version
+        # Held while rows move between slots, waiting rows and table. `step` does not take it: its rows do not move.
+        self._moving = threading.RLock()
+        self._changed = SignalSafeCondition()  # guards the three fields below
+        self._done = 0  # batches that have made their step or were skipped
+        self._evicted = 0  # batches whose evictions are done
+        self._is_cancelled = False
+        self._broken = ""  # the work that failed, after which the rows in memory may be incomplete
+
+    @property
+    def dim(self) -> int:
+        """D, the weights of a row."""
+        return self._weights.shape[1]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the slots and their tags, without ``staging_bytes`` and the planner."""
+        return self._rows.nbytes + self._tags.nbytes + self._is_dirty.nbytes
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read from the table and the spill folder."""
+        return self.table.bytes_read + self._pieces.bytes_read
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes written to the table and the spill folder."""
+        return self.table.bytes_written + self._pieces.bytes_written
 
     def stage(self, plan: WritePlan, *, cancellation: Cancellation = NEVER) -> StagedRows:
-        """Read the rows that ``plan`` loads from the table. Called by the stage thread."""
-        raise NotImplementedError
+        """Read the rows that ``plan`` loads from the table, each once, in ascending order. Called by the stage thread.
+
+        Raises
+        ------
+        PlanError
+            Two batches of the plan load the same row from the table.
+        StoreError, BudgetError
+            The table cannot be read, or waiting rows cannot be written.
+        ChannelClosedError
+            The work was cancelled.
+        """
+        self._wait(lambda: self._evicted >= plan.staged_after, "the staging of an embedding")
+        rows = [plan.table_rows(index) for index in range(len(plan))]
+        # A row and its batch are sorted as one number, which is several times faster than an indirect sort.
+        bits = len(plan).bit_length()
+        pairs = np.concatenate(
+            [(ids << bits) | index for index, ids in enumerate(rows)] or [np.empty(0, np.int64)]
+        )
+        del rows
+        pairs.sort()
+        ids = pairs >> bits
+        batches = (pairs & ((1 << bits) - 1)) + plan.first
+        if (ids[1:] == ids[:-1]).any():
+            row = int(ids[1:][ids[1:] == ids[:-1]][0])
+            raise PlanError(f"two batches of a superbatch load row {row} from the table")
+        size = self._pieces.chunk_rows
+        for start in range(0, len(ids), size):
+            cancellation.raise_if_set("the staging of an embedding")
+            chunk = ids[start : start + size]
+
+            def read(rows: NDArray[np.float32], places: IdArray, chunk: IdArray = chunk) -> None:
+                self.table.read_into(chunk, rows, at=places)
+
+            self._pieces.add(chunk, batches[start : start + size], is_dirty=False, fill=read)
+        return StagedRows(plan=plan)
 
     def load(
         self, staged: StagedRows, index: int, rows: OrderedRows, *, cancellation: Cancellation = NEVER
     ) -> BatchSlots:
-        """Wait for earlier steps, evict and load rows for batch ``index``. Called by the read thread, in order."""
-        raise NotImplementedError
+        """Wait for the steps of earlier batches, then evict and load. Called by the read thread, batch after batch.
+
+        Parameters
+        ----------
+        staged : the superbatch
+        index : the batch's index in it
+        rows : the batch's rows
+        cancellation : ends the wait, when `cancel` is called too
+
+        Raises
+        ------
+        PlanError
+            The plan does not fit the batch, the slots or the waiting rows.
+        StoreError, BudgetError
+            A row cannot be read or written.
+        ChannelClosedError
+            The work was cancelled.
+        """
+        step = staged.plan.batch(index)
+        begin = time.perf_counter()
+        self._wait(lambda: cancellation.is_set() or self._done >= step.wait_for, "a load of an embedding")
+        cancellation.raise_if_set("a load of an embedding")
+        self.counts.waited_s += time.perf_counter() - begin
+        with self._moving, self._breaking(f"the load of batch {step.number}"):
+            self._evict(step)
+            with self._changed.lock:
+                self._evicted = step.number + 1
+                self._changed.notify_all()
+            self._load(step, rows.ascending)
+            bad = np.flatnonzero(self._tags[step.slots] != rows.ascending)
+            if len(bad):
+                raise PlanError(
+                    f"batch {step.number} has row {int(rows.ascending[bad[0]])} in slot {int(step.slots[bad[0]])}, "
+                    f"which holds row {int(self._tags[step.slots[bad[0]]])}"
+                )
+        slots = np.empty(len(rows.rows), np.int64)
+        slots[rows.order] = step.slots
+        repeats = None
+        if rows.repeats is not None and rows.repeats.shape[1]:
+            slots[rows.repeats[0]] = slots[rows.repeats[1]]
+            repeats = torch.from_numpy(rows.repeats)
+        return BatchSlots(
+            number=step.number,
+            slots=torch.from_numpy(slots),
+            order=torch.from_numpy(rows.order),
+            repeats=repeats,
+        )
 
     def leaf(self, slots: BatchSlots, device: torch.device | None = None) -> torch.Tensor:
-        """Return the batch's weights (U, D) as a leaf with gradients, when all earlier batches are done."""
-        raise NotImplementedError
+        """Return a copy of the batch's weights (U, D), a leaf with gradients. All earlier batches must be done.
+
+        Raises
+        ------
+        StateError
+            An earlier batch has made no step, or this batch is done.
+        """
+        self._require_next(slots)
+        weights = self._weights.index_select(0, slots.slots)
+        return (weights if device is None else weights.to(device)).requires_grad_()
 
     def step(self, slots: BatchSlots, grad: torch.Tensor | None) -> None:
-        """Apply the optimizer to the batch's rows; None: only mark the batch as done. Called by the training thread."""
-        raise NotImplementedError
+        """Change the batch's rows by the optimizer, after which the batch is done. Called by the training thread.
+
+        If a row is in the batch several times, its gradients are added in the order of their places.
+
+        Parameters
+        ----------
+        slots : the batch
+        grad : (U, D) float32, in batch order. None means that the optimizer makes no step, as torch does without a
+            gradient
+
+        Raises
+        ------
+        StateError
+            An earlier batch has made no step, or this batch is done.
+        ShapeError
+            The gradient has another shape or dtype.
+        """
+        self._require_next(slots)
+        if grad is not None:
+            shape = (len(slots.slots), self.dim)
+            if grad.shape != shape or grad.dtype != torch.float32 or grad.layout != torch.strided:
+                raise ShapeError(
+                    f"the gradient of an embedding's batch is {grad.dtype} of shape {tuple(grad.shape)}; it must be a "
+                    f"dense torch.float32 of shape {shape}"
+                )
+            # A Ctrl-C between two operations would leave rows that are changed in part.
+            with uninterrupted(), self._breaking(f"the step of batch {slots.number}"), torch.no_grad():
+                self._apply(slots, grad.detach().cpu())
+                self.num_steps += 1
+        with self._changed.lock:
+            self._done += 1
+            self._changed.notify_all()
 
     def read(self, ids: IdArray) -> NDArray[np.float32]:
-        """Return the newest weights (M, D) of ``ids`` (M,), in any order. Writes nothing."""
-        raise NotImplementedError
+        """Return the newest weights (M, D) of ``ids`` (M,), in any order, wherever they are. Writes nothing.
+
+        Raises
+        ------
+        ShapeError
+            An id is out of range.
+        StoreError
+            A row cannot be read.
+        """
+        if len(ids) and not 0 <= ids.min() <= ids.max() < self.table.num_rows:
+            raise ShapeError(
+                f"ids of the embedding are in 0..{self.table.num_rows - 1}, got {ids.min()}..{ids.max()}"
+            )
+        wanted, back = np.unique(ids, return_inverse=True)
+        wanted = wanted.astype(np.int64)
+        out = np.empty((len(wanted), self.table.width), np.float32)
+        is_found = np.zeros(len(wanted), np.bool_)
+        with self._moving:
+            self._require_whole()
+            take, at = np.empty((2, len(self._tags)), np.int64)
+            count = match(self._tags, wanted, take, at)
+            copy_rows(self._rows.reshape(-1), take[:count], out.reshape(-1), at[:count], self.table.width)
+            is_found[at[:count]] = True
+            self._pieces.copy_held(wanted, out, is_found)
+        # A row that was in neither may be loaded meanwhile, but the table keeps its version until it is evicted again.
+        left = np.flatnonzero(~is_found)
+        self.table.read_into(wanted[left], out, at=left)
+        return out[back, : self.dim]
 
     def pieces(self, max_rows: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield the first id and the newest weights (n, D) of all rows, in id order. Writes nothing."""
-        raise NotImplementedError
+        """Yield the first id and the newest weights (n, D) of all rows, in id order. Writes nothing; see `read`.
+
+        Parameters
+        ----------
+        max_rows : most rows of a piece
+        """
+        for first in range(0, self.table.num_rows, max_rows):
+            yield first, self.read(np.arange(first, min(first + max_rows, self.table.num_rows)))
 
     def checkpoint(self, record: str, facts: Mapping[str, Any]) -> None:
-        """Commit all rows at a step boundary. Called by the training thread."""
-        raise NotImplementedError
+        """Make all rows durable under the name ``record``. Called by the training thread, between two steps.
+
+        The rows stay where they are, and are then clean.
+
+        Parameters
+        ----------
+        record : name of the record; a record with this name is replaced
+        facts : facts of the record; those of the optimizer are added
+
+        Raises
+        ------
+        StoreError
+            A row cannot be read or written. The earlier records are unchanged.
+        """
+        with self._moving:
+            self._require_whole()
+            with self._breaking(f"the checkpoint {record!r}"):
+                self._append_slots(np.flatnonzero(self._is_dirty))
+                self._pieces.save()
+                self.table.commit(
+                    record, num_steps=self.num_steps, facts={**facts, "optimizer": self.optimizer.facts()}
+                )
 
     def restart(self) -> None:
-        """Make the planner and the rows ready for another run, when no thread of the last run is left."""
-        raise NotImplementedError
+        """Make ready for another run, which begins with batch 0. No thread of the last run may be left.
+
+        Waiting rows go to the table; the rows in slots stay.
+
+        Raises
+        ------
+        StoreError
+            A row cannot be read or written.
+        """
+        with self._moving:
+            self._require_whole()
+            with self._breaking("the end of a run"):
+                self._pieces.save()
+                self._pieces.clear()
+                self.planner.restart(self._tags.copy())
+        with self._changed.lock:
+            self._done, self._evicted, self._is_cancelled = 0, 0, False
 
     def cancel(self) -> None:
-        """End all waits, until `restart`. Idempotent."""
-        raise NotImplementedError
+        """End all waits, now and until `restart`. Idempotent."""
+        with self._changed.lock:
+            self._is_cancelled = True
+            self._changed.notify_all()
 
     def close(self) -> None:
-        """Release everything; rows since the last checkpoint are lost. Idempotent."""
-        raise NotImplementedError
+        """End all waits, and remove the files. Rows since the last checkpoint are lost. Idempotent."""
+        self.cancel()
+        with self._moving:
+            self._broken = self._broken or "close()"
+            self._pieces.close()
+
+    def _wait(self, is_ready: Callable[[], bool], work: str) -> None:
+        """Wait until ``is_ready``; raises ChannelClosedError after `cancel`."""
+        self._changed.when(lambda: self._is_cancelled or is_ready(), lambda: None)
+        if self._is_cancelled:
+            raise ChannelClosedError(f"{work} was cancelled")
+
+    @contextmanager
+    def _breaking(self, work: str) -> Iterator[None]:
+        """Refuse all later calls if the block raises."""
+        self._require_whole()
+        try:
+            yield
+        except BaseException:
+            self._broken = work
+            raise
+
+    def _require_whole(self) -> None:
+        """Raise StateError if rows in memory may be incomplete."""
+        if self._broken:
+            raise StateError(
+                f"the embedding's rows in memory cannot be used after {self._broken} ended them or failed; open the "
+                "embedding again from its last checkpoint"
+            )
+
+    def _require_next(self, slots: BatchSlots) -> None:
+        """Raise StateError unless ``slots`` belong to the next batch to make a step."""
+        if slots.number > self._done:
+            raise StateError(
+                f"batch {slots.number - 1} of the embedding has made no step: call step(batch) after backward(), or "
+                "skip(batch), before the next batch is used"
+            )
+        if slots.number < self._done:
+            raise StateError(
+                f"batch {slots.number} of the embedding has already made its step; call step(batch) or skip(batch) "
+                "once for each batch"
+            )
+
+    def _evict(self, step: WriteStep) -> None:
+        """Take the batch's victims out of their slots."""
+        slots, ids = step.evict_slot.astype(np.int64), step.evict_row
+        wrong = np.flatnonzero(self._tags[slots] != ids)
+        if len(wrong):
+            raise PlanError(
+                f"batch {step.number} evicts row {int(ids[wrong[0]])} from slot {int(slots[wrong[0]])}, which holds "
+                f"row {int(self._tags[slots[wrong[0]]])}"
+            )
+        is_dirty = self._is_dirty[slots]
+        forward = step.evict_to >= 0
+        chosen = np.flatnonzero(forward)
+        for start in range(0, len(chosen), self._pieces.chunk_rows):
+            part = chosen[start : start + self._pieces.chunk_rows]
+
+            def copy(rows: NDArray[np.float32], places: IdArray, taken: IdArray = slots[part]) -> None:
+                copy_rows(self._rows.reshape(-1), taken, rows.reshape(-1), places, self.table.width)
+
+            self._pieces.add(ids[part], step.evict_to[part], is_dirty[part], copy)
+        self._append_slots(slots[~forward & is_dirty])
+        self._tags[slots] = -1
+        self.counts.evicted_forward += len(chosen)
+        self.counts.evicted_table += int(np.count_nonzero(~forward & is_dirty))
+        self.counts.evicted_clean += int(np.count_nonzero(~forward & ~is_dirty))
+
+    def _load(self, step: WriteStep, ascending: IdArray) -> None:
+        """Put the rows that the batch loads into their slots."""
+        ids = ascending[step.load_pos]
+        slots = step.slots[step.load_pos].astype(np.int64)
+        filled = np.flatnonzero(self._tags[slots] >= 0)
+        if len(filled):
+            raise PlanError(
+                f"batch {step.number} loads row {int(ids[filled[0]])} into slot {int(slots[filled[0]])}, which still "
+                f"holds row {int(self._tags[slots[filled[0]]])}"
+            )
+        waiting = np.flatnonzero(step.load_from != LATE)
+        is_read = step.load_from == LATE
+        is_read[waiting] = ~self._pieces.take(
+            step.number, ids[waiting], self._rows, slots[waiting], self._is_dirty
+        )
+        read = np.flatnonzero(is_read)
+        self.table.read_into(ids[read], self._rows, at=slots[read])
+        self._is_dirty[slots[read]] = False
+        self._tags[slots] = ids
+        self.counts.loaded_forward += int(np.count_nonzero(step.load_from == FORWARD))
+        self.counts.loaded_table += int(np.count_nonzero(step.load_from == TABLE))
+        self.counts.loaded_late += int(np.count_nonzero(step.load_from == LATE))
+
+    def _append_slots(self, slots: IdArray) -> None:
+        """Write the rows in ``slots`` to the table, after which they are clean."""
+        for start in range(0, len(slots), self._pieces.chunk_rows):
+            part = slots[start : start + self._pieces.chunk_rows]
+            rows = np.empty((len(part), self.table.width), np.float32)
+            copy_rows(self._rows.reshape(-1), part, rows.reshape(-1), np.arange(len(part)), self.table.width)
+            self.table.append(self._tags[part], rows)
+            self._is_dirty[part] = False
+
+    def _apply(self, slots: BatchSlots, grad: torch.Tensor) -> None:
+        """Change the batch's distinct rows."""
+        distinct = slots.slots
+        if slots.repeats is not None:
+            # In ascending order of rows, the gradients of a row's places are added one after another, as in torch's
+            # `coalesce`.
+            index = torch.empty(len(slots.slots), dtype=torch.int64)
+            index[slots.order] = torch.arange(len(slots.order))
+            again, first = slots.repeats
+            distinct = slots.slots[slots.order]
+            grad = grad[slots.order].index_add_(0, index[first], grad[again])
+        if len(distinct):
+            self.optimizer.apply(self._weights, self._state, distinct, grad, self.num_steps + 1)
+        self._is_dirty[distinct.numpy()] = True

@@ -77,7 +77,12 @@ class InitialRows:
             ``out`` or ``at`` does not fit.
         """
         count = ids.shape[0]
-        if out.dtype != np.float32 or out.ndim != 2 or out.shape[1] != self.width or not out.flags.c_contiguous:
+        if (
+            out.dtype != np.float32
+            or out.ndim != 2
+            or out.shape[1] != self.width
+            or not out.flags.c_contiguous
+        ):
             raise ShapeError(
                 f"out must be C-contiguous float32 of shape (rows, {self.width}), got {out.dtype} of {out.shape}"
             )
@@ -86,4 +91,12 @@ class InitialRows:
         if at.shape != ids.shape or (count and not 0 <= at.min() <= at.max() < out.shape[0]):
             raise ShapeError(f"at must give one of {out.shape[0]} rows for each of {count} ids")
         state = np.array(self.state, np.float32)
-        fill_rows(np.ascontiguousarray(ids, np.int64), at, np.int64(self.seed), _KINDS[self.kind], self.scale, state, out)
+        fill_rows(
+            np.ascontiguousarray(ids, np.int64),
+            at,
+            np.int64(self.seed),
+            _KINDS[self.kind],
+            self.scale,
+            state,
+            out,
+        )

@@ -88,8 +88,8 @@ class RowPieces:
     ) -> None:
         if num_bytes < least_staging_bytes(width):
             raise BudgetError(
-                f"rows of {width} float32 that wait for their batch need at least {least_staging_bytes(width)} bytes of "
-                f"memory ({format_bytes(least_staging_bytes(width))}), and have {num_bytes}; raise memory_budget"
+                f"rows of {width} float32 that wait for their batch need at least {least_staging_bytes(width)} bytes "
+                f"of memory ({format_bytes(least_staging_bytes(width))}), and have {num_bytes}; raise memory_budget"
             )
         size = num_bytes // _bytes_of_place(width)
         self.chunk_rows = max(min(_CHUNK_BYTES // (4 * width), size // 4), 1)  # most rows of one `add`
@@ -213,10 +213,8 @@ class RowPieces:
             )
         return is_found
 
-    def copy_held(
-        self, wanted: IdArray, target: NDArray[np.float32], is_found: NDArray[np.bool_]
-    ) -> None:
-        """Copy the waiting rows among ``wanted`` (M,), ascending, to ``target`` (M, width), and set ``is_found`` (M,)."""
+    def copy_held(self, wanted: IdArray, target: NDArray[np.float32], is_found: NDArray[np.bool_]) -> None:
+        """Copy the waiting rows among ``wanted`` (M,), ascending, to ``target`` (M, width), and set ``is_found``."""
         with self._lock:
             self._copy(self._rows, self._ids, wanted, target, is_found)
             for part in self._all_parts():
@@ -299,7 +297,9 @@ class RowPieces:
                 count += len(places)
             batch -= 1
         # Each part ends on a page, so a file is at most a page for each batch longer than its rows.
-        num_bytes = 4 * self._width * count + PAGE_BYTES * (len(leaving) + 4 * self._width * count // _PART_BYTES + 1)
+        num_bytes = 4 * self._width * count + PAGE_BYTES * (
+            len(leaving) + 4 * self._width * count // _PART_BYTES + 1
+        )
         if (
             self._spill is not None
             and self._num_spilled + count <= _SPILLED * len(self._free)

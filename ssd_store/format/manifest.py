@@ -265,6 +265,9 @@ EDGE_COLUMNS_FEATURE: Final = "edge-columns"
 # Labels that are values (N, k) instead of classes (N,). An older build would refuse only their dtype, without a reason.
 LABEL_VALUES_FEATURE: Final = "label-values"
 KEYS_FEATURE: Final = "node-keys"  # keys of nodes; an older build would give ids in their place
+EMBEDDING_FEATURE: Final = (
+    "embedding-table"  # sorted runs of an embedding table, and rows in no run by a formula
+)
 # "int8-row-scale" is for int8 features with a float32 factor per row.
 KNOWN_FEATURES: Final = frozenset(
     {
@@ -278,6 +281,7 @@ KNOWN_FEATURES: Final = frozenset(
         KEYS_FEATURE,
         RANGES_FEATURE,
         LABEL_VALUES_FEATURE,
+        EMBEDDING_FEATURE,
     }
 )
 
@@ -330,7 +334,7 @@ class ArrayRecord:
 class Manifest:
     """The commit record for a directory with arrays."""
 
-    kind: str  # "dataset" or "feature_store"
+    kind: str  # "dataset", "feature_store" or "embedding_table"
     arrays: Mapping[str, ArrayRecord]
     metadata: Mapping[str, Any] = field(default_factory=dict)  # JSON values that the kind interprets
     required_features: tuple[str, ...] = ()

@@ -437,14 +437,28 @@ class ArrayFile:
         StoreError
             The lane is closed.
         """
-        count, shape, row_bytes = len(request.rows), self.record.shape[1:], self.record.row_bytes
+        count, shape = len(request.rows), self.record.shape[1:]
         values = np.empty((count, math.prod(shape)), dtype=self.dtype)
+        self.read_rows_into(lane, request, values)
+        return values.reshape(count, *shape)
+
+    def read_rows_into(self, lane: ReadLane, request: RowRequest, out: NDArray[Any]) -> ReadStats:
+        """Read the rows for ``request`` (ascending) into ``out`` (K, elements of a row), at its positions.
+
+        ``out`` is C-contiguous, with the stored dtype. The other rows of ``out`` are left unchanged.
+
+        Raises
+        ------
+        ChecksumError, StoreReadError, TruncatedStoreError, StoreError
+            As in `read_rows`.
+        """
+        row_bytes = self.record.row_bytes
         # The rows are read as bytes, for which the kernels are already compiled.
-        out = values.view(np.uint8).reshape(count, row_bytes)
-        _, page = self._read(lane, request.rows, request.position, out, self._gap_bytes)
+        content = out.view(np.uint8).reshape(out.shape[0], row_bytes)
+        cost, page = self._read(lane, request.rows, request.position, content, self._gap_bytes)
         if page >= 0:
             raise mismatch(self.path, page, request.rows, row_bytes=row_bytes)
-        return values.reshape(count, *shape)
+        return cost
 
     def read_pages(
         self, lane: ReadLane, pages: IdArray, content: NDArray[np.uint8], *, gap_bytes: int
