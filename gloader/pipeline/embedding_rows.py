@@ -1,8 +1,8 @@
 """The rows of an embedding while a run trains them: in slots, on their way to a later batch, or in the table.
 
 An embedding is the trainable rows of one node type; a row is its weights and the optimizer's state. A slot holds one
-row in memory. To load a row is to put it into a slot, to evict it is to take it out. A step is one optimizer step, one
-for each batch. A `WritePlan` says for each batch which rows leave their slots, where they go, and which rows come:
+row in memory. To load a row is to put it into a slot, to evict it is to take it out. A step is one optimizer step, for
+one batch or, with several ranks, for one batch of each rank. A `WritePlan` says for each batch which rows leave their slots, where they go, and which rows come:
 
 - to and from the table, `EmbeddingTable`;
 - forward to the known later batch that loads the row: it waits in `RowPieces`.
@@ -60,12 +60,12 @@ class StagedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchSlots:
-    """The slots of a batch's rows."""
+    """The slots of a batch's rows; for another rank, or for a whole step, without `order` and `repeats`."""
 
     number: int  # of the batch, counted from the planner's start or restart
     slots: torch.Tensor  # (U,) int64, in batch order; a row that repeats has its slot again
-    order: torch.Tensor  # (V,) the first place of each distinct row, in ascending order of rows
-    repeats: torch.Tensor | None  # (2, U - V) the repeated places, and the first places of their rows
+    order: torch.Tensor | None = None  # (V,) the first place of each distinct row, in ascending order of rows
+    repeats: torch.Tensor | None = None  # (2, U - V) the repeated places, and the first places of their rows
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,11 +94,12 @@ class EmbeddingRows:
     table : all rows, as of the last checkpoint and later evictions
     optimizer : changes the rows
     capacity : C, the slots; at least the distinct rows of the largest batch
-    depth : batches whose rows may be loaded at the same time, as for `WritePlanner`
+    depth : steps whose rows may be loaded at the same time, as for `WritePlanner`
+    batches_per_step : R, batches of a step; R = 1 without other ranks
     spill : folder for waiting rows that do not fit in memory. None means that they go to the table
     staging_bytes : memory for waiting rows
     expected_accesses : rows in a superbatch and its look-ahead, as for `WritePlanner`
-    allocate : called with the slots' bytes; returns their memory, aligned
+    allocate : called once, with the slots' bytes; returns their memory, aligned
 
     Raises
     ------
@@ -115,6 +116,7 @@ class EmbeddingRows:
         *,
         capacity: int,
         depth: int = 4,
+        batches_per_step: int = 1,
         spill: SpillFolder | None = None,
         staging_bytes: int,
         expected_accesses: int | None = None,
@@ -132,8 +134,13 @@ class EmbeddingRows:
         self.table = table
         self.optimizer = optimizer
         self.planner = WritePlanner(
-            table.num_rows, capacity, depth=depth, expected_accesses=expected_accesses
+            table.num_rows,
+            capacity,
+            depth=depth,
+            batches_per_step=batches_per_step,
+            expected_accesses=expected_accesses,
         )
+        self._per_step = batches_per_step
         self.num_steps = table.num_steps
         self.counts = RowCounts()
         self._pieces = RowPieces(table.width, num_bytes=staging_bytes, append=table.append, spill=spill)
@@ -146,10 +153,15 @@ class EmbeddingRows:
         # Held while rows move between slots, waiting rows and table. `step` does not take it: its rows do not move.
         self._moving = threading.RLock()
         self._changed = SignalSafeCondition()  # guards the three fields below
-        self._done = 0  # batches that have made their step or were skipped
+        self._done = 0  # steps that were made or skipped
         self._evicted = 0  # batches whose evictions are done
         self._is_cancelled = False
         self._broken = ""  # the work that failed, after which the rows in memory may be incomplete
+
+    @property
+    def capacity(self) -> int:
+        """C, the slots."""
+        return len(self._tags)
 
     @property
     def dim(self) -> int:
@@ -427,12 +439,13 @@ class EmbeddingRows:
 
     def _require_next(self, slots: BatchSlots) -> None:
         """Raise StateError unless ``slots`` belong to the next batch to make a step."""
-        if slots.number > self._done:
+        step = slots.number // self._per_step
+        if step > self._done:
             raise StateError(
-                f"batch {slots.number - 1} of the embedding has made no step: call step(batch) after backward(), or "
+                f"batch {slots.number - self._per_step} of the embedding has made no step: call step(batch) after backward(), or "
                 "skip(batch), before the next batch is used"
             )
-        if slots.number < self._done:
+        if step < self._done:
             raise StateError(
                 f"batch {slots.number} of the embedding has already made its step; call step(batch) or skip(batch) "
                 "once for each batch"
@@ -498,7 +511,7 @@ class EmbeddingRows:
     def _apply(self, slots: BatchSlots, grad: torch.Tensor) -> None:
         """Change the batch's distinct rows."""
         distinct = slots.slots
-        if slots.repeats is not None:
+        if slots.repeats is not None and slots.order is not None:
             # In ascending order of rows, the gradients of a row's places are added one after another, as in torch's
             # `coalesce`.
             index = torch.empty(len(slots.slots), dtype=torch.int64)
