@@ -5,11 +5,9 @@ for every given pair of nodes. `infer` opens the dataset and joins the machines 
 runs `_Inference`, and the other ranks send their feature rows.
 """
 
-import math
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from io import BytesIO
-from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -264,7 +262,7 @@ class _Inference:
                         columns = [f"embedding_{number}" for number in range(embeddings.width)]
                         write_by_key(out, opened.node_tables[chosen], embeddings.chunks, columns)
                     else:
-                        save_rows(out, embeddings.chunks, (num_nodes, embeddings.width), "<f4")
+                        write_rows(out, embeddings.chunks, (num_nodes, embeddings.width), "<f4")
         of_type = "" if opened.kind == "homogeneous" else f" of type {chosen!r}"
         of = f"{num_nodes:,} pairs" if pairs is not None else f"{num_nodes:,} nodes{of_type}"
         if rows is not None:
@@ -297,7 +295,7 @@ class _Inference:
 
         ``settings`` are keywords for `predictions`.
         """
-        from gloader.dataset.table_file import is_table_file
+        from gloader.dataset.table_file import is_table_file, write_rows
         from gloader.training.predict import predictions, row_predictions
 
         opened, out = self.dataset, self.out
@@ -314,7 +312,7 @@ class _Inference:
                 write_by_key(out, nodes, made.chunks, made.names, table=table, class_names=made.class_names)
             else:
                 shape = (made.num_nodes,) if made.is_flat else (made.num_nodes, len(made.names))
-                save_rows(out, made.chunks, shape, "<i8" if made.content == "classes" else "<f4")
+                write_rows(out, made.chunks, shape, "<i8" if made.content == "classes" else "<f4")
             return made.content, made.num_nodes
 
     def _pairs(self, loaded: "Checkpoint") -> "IdArray | None":
@@ -371,53 +369,6 @@ def read_pairs(path: Path) -> "IdArray":
     except (OSError, ValueError, EOFError) as error:
         raise ConfigError(f"--pairs {path} cannot be read as a .npy file: {error}") from error
     return pairs
-
-
-def save_rows(
-    out: Path,
-    chunks: "Iterator[NDArray[Any]]",
-    shape: tuple[int, ...],
-    descr: str,
-    *,
-    os_io: "OsIO | None" = None,
-) -> None:
-    """Write rows as an array to the .npy file ``out``, which is complete or absent.
-
-    Parameters
-    ----------
-    out : the file
-    chunks : consecutive rows, C-contiguous and of the dtype ``descr``
-    shape : shape of the array, which has the rows of all chunks
-    descr : numpy's name of the dtype, such as "<f4"
-    os_io : system calls; tests give others
-
-    Raises
-    ------
-    StoreExistsError, StoreWriteError
-        See `write_atomically`.
-    """
-    import numpy as np
-
-    from gloader.ssd_store.os_io import REAL_OS, write_errors
-    from gloader.ssd_store.write.atomic_file import make_output_folder, write_chunks_atomically
-
-    header = BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
-    num_bytes = header.tell() + np.dtype(descr).itemsize * math.prod(shape)
-
-    # The first rows are computed before a folder or a file is made: a computation that does not fit in memory fails
-    # with these.
-    first = list(islice(chunks, 1))
-
-    def content() -> "Iterator[memoryview]":
-        """Yield the file's bytes: the .npy header, then the rows."""
-        yield header.getbuffer()
-        for rows in chain(first, chunks):
-            yield rows.data.cast("B")
-
-    make_output_folder(out.parent, os_io=os_io or REAL_OS)
-    with write_errors(out, "writing", needed_bytes=num_bytes, os_io=os_io or REAL_OS):
-        write_chunks_atomically(out, content(), os_io=os_io or REAL_OS)
 
 
 def save_predictions(out: Path, predicted: "NDArray[Any]", *, os_io: "OsIO | None" = None) -> None:

@@ -1,14 +1,18 @@
-"""Tables as files: batches of Arrow rows, written to a CSV or Parquet file that is complete or absent.
+"""Tables as files: rows, written piece by piece to a CSV, Parquet or .npy file that is complete or absent.
 
-`gloader infer` and `gloader propagate` write their tables with `write_table`. pyarrow makes each file piece by piece in
-memory, and `gloader.ssd_store.write.atomic_file` writes the pieces.
+`gloader infer`, `gloader propagate` and `NodeEmbedding.export` write batches of Arrow rows with `write_table`, and
+arrays with `write_rows`. pyarrow makes each table piece by piece in memory, and `gloader.ssd_store.write.atomic_file`
+writes the pieces.
 """
 
 from __future__ import annotations
 
+import math
 from io import BytesIO
 from itertools import chain, islice
 from typing import IO, TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
 
 from gloader.errors import ConfigError
 from gloader.ssd_store.os_io import REAL_OS, OsIO, write_errors
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 TABLE_SUFFIXES: Final = frozenset({".csv", ".parquet"})
 
@@ -67,6 +72,47 @@ def write_table(
     make_output_folder(out.parent, os_io=os_io)
     with write_errors(out, "writing", os_io=os_io):
         write_chunks_atomically(out, pieces, os_io=os_io)
+
+
+def write_rows(
+    out: Path,
+    chunks: Iterator[NDArray[Any]],
+    shape: tuple[int, ...],
+    descr: str,
+    *,
+    os_io: OsIO = REAL_OS,
+) -> None:
+    """Write rows as an array to the .npy file ``out``, which is complete or absent.
+
+    Parameters
+    ----------
+    out : the file
+    chunks : consecutive rows, C-contiguous and of the dtype ``descr``
+    shape : shape of the array, which has the rows of all chunks
+    descr : numpy's name of the dtype, such as "<f4"
+    os_io : the system calls
+
+    Raises
+    ------
+    StoreExistsError, StoreWriteError
+        See `write_chunks_atomically`.
+    """
+    header = BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
+    num_bytes = header.tell() + np.dtype(descr).itemsize * math.prod(shape)
+    # The first rows are computed before a folder or a file is made: a computation that does not fit in memory fails
+    # with these.
+    first = list(islice(chunks, 1))
+
+    def content() -> Iterator[memoryview]:
+        """Yield the file's bytes: the .npy header, then the rows."""
+        yield header.getbuffer()
+        for rows in chain(first, chunks):
+            yield rows.data.cast("B")
+
+    make_output_folder(out.parent, os_io=os_io)
+    with write_errors(out, "writing", needed_bytes=num_bytes, os_io=os_io):
+        write_chunks_atomically(out, content(), os_io=os_io)
 
 
 class _PieceBuffer:

@@ -31,6 +31,7 @@ from gloader.distributed.host import LoaderHost
 from gloader.errors import ConfigError
 from gloader.pipeline.link_task import LinkTask
 from gloader.pipeline.open.disk import feature_rows
+from gloader.pipeline.open.embeddings import NO_EMBEDDINGS
 from gloader.pipeline.open.load_plan import LoadRequest
 from gloader.pipeline.open.tiers import open_feature_tier
 from gloader.pipeline.seeds import named_facts
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from gloader.distributed.agree import Membership, Team
     from gloader.pipeline.consumer import Run
     from gloader.pipeline.open.device_rows import DryRun
+    from gloader.pipeline.open.embeddings import GivenEmbeddings
     from gloader.pipeline.open.tiers import FeatureTier
     from gloader.pipeline.seeds import SeedPlan
 
@@ -148,6 +150,7 @@ def open_for_rank(
     settings: LoaderSettings,
     *,
     dry_run: DryRun | None = None,
+    embeddings: GivenEmbeddings = NO_EMBEDDINGS,
 ) -> PartsGuard:
     """Open the parts of a rank's loader: its own tiers, or the tiers that its machine's ranks share.
 
@@ -160,17 +163,26 @@ def open_for_rank(
     seeds : the seeds of this rank's batches
     settings : the loader's settings
     dry_run : one step of the model, to measure its memory on this rank's device
+    embeddings : trained rows
 
     Raises
     ------
     BudgetError
         The budget is too small.
+    ConfigError
+        Trained rows were given, and several ranks share the seeds.
     RankSettingsError
         Ranks differ in a required setting.
     RankError
         Another rank is gone, or could not open its part.
     """
-    request = LoadRequest(dataset=dataset, seeds=seeds, settings=settings, dry_run=dry_run)
+    request = LoadRequest(
+        dataset=dataset, seeds=seeds, settings=settings, dry_run=dry_run, embeddings=embeddings
+    )
+    if embeddings.trained and membership.world_size > 1:
+        raise ConfigError(
+            f"embeddings are trained by one process, and {membership.world_size} ranks share the seeds; start one process"
+        )
     if not membership.is_collective:
         require_all_rows([dataset.ranges])
         return PartsGuard(LoaderParts(open_feature_tier(request)))

@@ -32,6 +32,7 @@ from gloader.device import place_of
 from gloader.device.seam import settle_vector_math
 from gloader.distributed import HostRun, RemoteTier, find_membership, open_for_rank, telling_others
 from gloader.errors import ConfigError, LoaderBusyError, LoaderClosedError, NotPicklableError, ReplayError
+from gloader.loader.node_embedding import given_embeddings
 from gloader.observe.bottleneck import find_bottleneck, spinning_advice
 from gloader.observe.compile_clock import say_compiling
 from gloader.observe.explain import explain_passes, explain_run
@@ -180,6 +181,7 @@ class BatchLoader(Generic[B]):
             # The plan of the seeds; the tier has the plan of the memory.
             self._plan = seeds.plan(dataset, settings, rank=membership.rank, world_size=membership.world_size)
             self._order = self._plan.order  # each batch's seeds
+            given = given_embeddings(dataset, embeddings)
         self._timeline = RecentTimeline(TimelineRecorder() if settings.stages.trace else None)
         task = self._plan.task  # the edges or rows of a table, or None
         if isinstance(task, RowTask) and device_dry_run is not None:
@@ -191,6 +193,7 @@ class BatchLoader(Generic[B]):
             self._plan,
             settings,
             dry_run=device_dry_run,
+            embeddings=given,
         )
         self._held = self._guard.parts
         tier = self._held.tier
@@ -426,6 +429,8 @@ class BatchLoader(Generic[B]):
         if self._stats is None or self._stats.epoch <= self._whole_since:
             return ""
         if isinstance(tier, RemoteTier) or tier.exchange is not None or tier.device.is_asynchronous:
+            return ""
+        if tier.trained:  # a replay knows nothing of trained rows
             return ""
         state = replace(self._state, next=BatchId(epoch=self._stats.epoch - 1, index=0))
         header = run_header(tier, self._settings, state, self._dataset, num_ranks=self._held.num_ranks)

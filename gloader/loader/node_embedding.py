@@ -13,24 +13,55 @@ with the same optimizer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, Union
+import logging
+import math
+import os
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
+
+import numpy as np
+import torch
+
+from gloader.core.flag_values import require_choice
+from gloader.core.ids import as_ids, outside
+from gloader.core.near_names import near_attributes, nearest
+from gloader.core.signals import close_in_finalizer, uninterrupted
+from gloader.core.units import parse_bytes
+from gloader.dataset import Dataset
+from gloader.dataset.table_file import is_table_file, write_rows, write_table
+from gloader.errors import ConfigError, ShapeError, StateError
+from gloader.pipeline.embedding_optimizers import RowwiseAdagrad, check_same_optimizer, optimizer_from
+from gloader.pipeline.open.embeddings import GivenEmbeddings
+from gloader.plan.sweep_plan import open_spill
+from gloader.ssd_store.embedding.embedding_table import BUFFER_BYTES, EmbeddingTable
+from gloader.ssd_store.embedding.initial_rows import InitialRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Iterator
     from types import TracebackType
     from typing import Self
 
-    import numpy as np
-    import torch
+    import pyarrow as pa
     from numpy.typing import NDArray
 
-    from gloader.dataset import Dataset
+    from gloader.dataset.tables import NodeTable
+    from gloader.pipeline.embed import TrainedEmbedding
     from gloader.pipeline.embedding_optimizers import RowOptimizer
     from gloader.ssd_store.os_io import StrPath
-    from gloader.types import Delivered
+    from gloader.ssd_store.spill.folder import SpillFolder
+    from gloader.types import Delivered, IdArray
 
 
+logger = logging.getLogger("gloader")
+
+_KINDS: Final = ("uniform", "normal", "zeros")  # of the first weights
+_LEAST_BUFFER: Final = 1 << 20  # bytes of buffered writes of a small table
+_PIECE_ROWS: Final = 1 << 14  # rows that an export reads at once
+
+
+@near_attributes
 class NodeEmbedding:
     """One trained vector for each node of a type, on the SSD, with a part of the rows in memory.
 
@@ -76,7 +107,60 @@ class NodeEmbedding:
         folder: StrPath | None = None,
         cache: str | int | None = None,
     ) -> None:
-        raise NotImplementedError
+        nodes = _nodes_of(dataset, node_type)
+        require_choice("dtype", dtype, ("float32",))
+        if not isinstance(dim, int) or isinstance(dim, bool) or dim < 1:
+            raise ConfigError(f"dim={dim!r} of an embedding must be a whole number of at least 1")
+        optimizer = RowwiseAdagrad() if optimizer is None else optimizer
+        initial = _initial_rows(init, seed, dim, optimizer.initial_state(dim))
+        facts = {
+            "dataset": dataset.fingerprint,
+            "node_type": nodes.name,
+            "dim": dim,
+            "dtype": dtype,
+            "optimizer": optimizer.facts(),
+        }
+        with uninterrupted():
+            temporary = None
+            if folder is None:
+                temporary = open_spill(None, None, data_bytes=4 * initial.width * nodes.num_nodes)
+                if temporary is None:
+                    raise ConfigError(
+                        "the temporary folder is in memory or cannot be written, so an embedding has no place there: "
+                        "pass folder=, or set GLOADER_SPILL_DIR to a folder on a disk"
+                    )
+            try:
+                table = EmbeddingTable.create(
+                    Path(folder) if temporary is None else temporary.path / "table",
+                    num_rows=nodes.num_nodes,
+                    initial=initial,
+                    facts=facts,
+                    buffer_bytes=_buffer_bytes(nodes.num_nodes, initial.width),
+                )
+            except BaseException:
+                if temporary is not None:
+                    temporary.close()
+                raise
+            self._begin(nodes, table, optimizer, cache, temporary)
+
+    def _begin(
+        self,
+        nodes: NodeTable,
+        table: EmbeddingTable,
+        optimizer: RowOptimizer,
+        cache: str | int | None,
+        temporary: SpillFolder | None,
+    ) -> None:
+        """Set every attribute. The constructor and `open` end here."""
+        self._nodes = nodes
+        self._table = table
+        self._optimizer = optimizer
+        self._cache_bytes = None if cache is None else parse_bytes(cache)
+        self._temporary = temporary
+        self._num_steps = table.num_steps
+        self._recorded_steps = table.num_steps  # at the last record
+        self._trained: TrainedEmbedding | None = None  # serves the rows while a loader trains them
+        self._finalizer = weakref.finalize(self, _release, os.getpid(), table, temporary)
 
     @classmethod
     def open(
@@ -111,37 +195,46 @@ class NodeEmbedding:
         StoreLockedError
             Another process has opened the table for training.
         """
-        raise NotImplementedError
+        with uninterrupted():
+            table = EmbeddingTable.open(Path(folder), record=record)
+            try:
+                nodes, known = _checked_facts(table, dataset, node_type, dim, optimizer)
+                embedding = cls.__new__(cls)
+                cls._begin(embedding, nodes, table, known, cache, None)
+            except BaseException:
+                table.close()
+                raise
+        return embedding
 
     @property
     def node_type(self) -> str:
         """The node type."""
-        raise NotImplementedError
+        return self._nodes.name
 
     @property
     def num_rows(self) -> int:
         """N, the number of nodes of the type."""
-        raise NotImplementedError
+        return self._nodes.num_nodes
 
     @property
     def dim(self) -> int:
         """D, the number of columns."""
-        raise NotImplementedError
+        return self._table.initial.dim
 
     @property
     def optimizer(self) -> RowOptimizer:
         """The rule of a step."""
-        raise NotImplementedError
+        return self._optimizer
 
     @property
     def folder(self) -> Path:
         """The folder of the table."""
-        raise NotImplementedError
+        return self._table.folder
 
     @property
     def num_steps(self) -> int:
         """Number of optimizer steps so far."""
-        raise NotImplementedError
+        return self._num_steps if self._trained is None else self._trained.rows.num_steps
 
     def step(self, batch: Delivered) -> None:
         """Train the rows of ``batch`` by one step of the optimizer, with the gradient of the batch's leaf.
@@ -155,7 +248,7 @@ class NodeEmbedding:
         ShapeError
             The gradient has another shape than the leaf.
         """
-        raise NotImplementedError
+        self._require_trained("step").step(batch)
 
     def skip(self, batch: Delivered) -> None:
         """Finish ``batch`` without a step: its rows and the number of steps stay as they are.
@@ -165,7 +258,7 @@ class NodeEmbedding:
         StateError
             The batch is not the loader's last one, or was stepped or skipped before.
         """
-        raise NotImplementedError
+        self._require_trained("skip").skip(batch)
 
     def rows(self, ids: torch.Tensor | NDArray[np.int64]) -> torch.Tensor:
         """Return the present weights (M, D) float32 of the nodes ``ids`` (M,), in any order; writes nothing.
@@ -177,7 +270,16 @@ class NodeEmbedding:
         StoreError
             The table cannot be read, or is damaged.
         """
-        raise NotImplementedError
+        self._require_open()
+        if isinstance(ids, torch.Tensor):
+            ids = ids.detach().cpu().numpy()
+        nodes = as_ids(ids, noun="nodes", error=ShapeError)
+        if len(wrong := outside(nodes, self.num_rows)):
+            raise ShapeError(
+                f"nodes of type {self.node_type!r} are in 0..{self.num_rows - 1}; these are not: {wrong[:5].tolist()}"
+            )
+        ascending, places = np.unique(nodes, return_inverse=True)
+        return torch.from_numpy(self._read(ascending)[places])
 
     def pieces(self, max_rows: int = 1 << 16) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Yield all present weights in order of their ids, as the first id of a piece and the piece (n, D).
@@ -188,7 +290,12 @@ class NodeEmbedding:
         ----------
         max_rows : largest n
         """
-        raise NotImplementedError
+        self._require_open()
+        if self._trained is not None:
+            yield from self._trained.rows.pieces(max_rows)
+            return
+        for first, rows in self._table.pieces(max_rows):
+            yield first, np.ascontiguousarray(rows[:, : self.dim])
 
     def checkpoint(self, record: str = "last") -> None:
         """Write all rows that changed, and then the record ``record``; a record of this name is replaced.
@@ -209,13 +316,26 @@ class NodeEmbedding:
         StoreWriteError
             The disk is full or fails; the earlier records stay as they are.
         """
-        raise NotImplementedError
+        self._require_open()
+        if self._temporary is not None:
+            raise ConfigError(
+                "this embedding lies in a temporary folder, which is removed at the end: give NodeEmbedding folder= to "
+                "keep checkpoints"
+            )
+        with uninterrupted():
+            if self._trained is None:
+                self._table.commit(record, num_steps=self._num_steps, facts=self._table.facts)
+            else:
+                self._trained.require_done()
+                self._trained.rows.checkpoint(record, self._table.facts)
+            self._recorded_steps = self.num_steps
 
     def forget(self, record: str) -> None:
         """Remove a record, and the files that only this record needs. No effect without such a record."""
-        raise NotImplementedError
+        self._require_open()
+        self._table.forget(record)
 
-    def export(self, path: StrPath, *, max_rows: int = 1 << 16) -> None:
+    def export(self, path: StrPath, *, max_rows: int = _PIECE_ROWS) -> None:
         """Write all present weights to ``path``, piece by piece; the file is complete or absent.
 
         ``.npy`` has the weights (N, D) float32 in order of the ids. ``.parquet`` and ``.csv`` have a column ``key`` if
@@ -228,11 +348,18 @@ class NodeEmbedding:
         StoreExistsError, StoreWriteError
             ``path`` exists, or cannot be written.
         """
-        raise NotImplementedError
+        out = Path(path)
+        pieces = (rows for _, rows in self.pieces(max_rows))
+        if is_table_file(out):
+            write_table(out, self._batches(pieces), coded=[_key_name(self._nodes)])
+        elif out.suffix.lower() == ".npy":
+            write_rows(out, pieces, (self.num_rows, self.dim), "<f4")
+        else:
+            raise ConfigError(f"{out}: an embedding is exported to a .npy, .parquet or .csv file")
 
     def frozen(self) -> FrozenEmbedding:
         """Return a view for loaders that do not train, such as for evaluation."""
-        raise NotImplementedError
+        return FrozenEmbedding(self)
 
     def close(self) -> None:
         """Close the table, and remove a temporary one. Idempotent. Close the loader first.
@@ -244,7 +371,18 @@ class NodeEmbedding:
         StateError
             A loader trains the embedding.
         """
-        raise NotImplementedError
+        if self._trained is not None:
+            raise StateError(
+                f"a loader trains the embedding of {self.node_type!r}: close the loader before the embedding"
+            )
+        if self._finalizer.alive and self._temporary is None and self._num_steps > self._recorded_steps:
+            logger.warning(
+                "%s: %d steps since the last record are lost; call checkpoint() before close() to keep them",
+                self.folder,
+                self._num_steps - self._recorded_steps,
+            )
+        with uninterrupted():
+            self._finalizer()
 
     def __enter__(self) -> Self:
         return self
@@ -253,6 +391,98 @@ class NodeEmbedding:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        """Return the type, the sizes and the folder."""
+        return (
+            f"NodeEmbedding({self.node_type!r}, num_rows={self.num_rows:,}, dim={self.dim}, "
+            f"optimizer={self._optimizer}, folder={str(self.folder)!r})"
+        )
+
+    # The rest is for loaders, see `gloader.pipeline.open.embeddings.GivenEmbedding`.
+
+    @property
+    def table(self) -> EmbeddingTable:
+        """The stored rows, without the changes in slots."""
+        self._require_open()
+        return self._table
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """Bytes of the rows in memory, or None for the default."""
+        return self._cache_bytes
+
+    def require_dataset(self, dataset: Dataset) -> None:
+        """Raise ConfigError if the embedding belongs to another dataset."""
+        self._require_open()
+        if self._table.facts["dataset"] != dataset.fingerprint:
+            raise ConfigError(
+                f"the embedding of {self.node_type!r} belongs to another dataset than {dataset.location}"
+            )
+
+    def attach(self, trained: TrainedEmbedding) -> None:
+        """Let ``trained`` serve the rows until `detach`.
+
+        Raises
+        ------
+        ConfigError
+            Another loader trains the embedding.
+        """
+        if self._trained is not None:
+            raise ConfigError(
+                f"another loader trains the embedding of {self.node_type!r}: close it first, or pass "
+                "embeddings=embedding.frozen() to a loader that does not train"
+            )
+        trained.rows.num_steps = self._num_steps
+        self._trained = trained
+
+    def detach(self) -> None:
+        """Write the rows in slots to the table, and end the service. Idempotent."""
+        trained = self._trained
+        if trained is not None:
+            try:
+                trained.rows.flush()
+                self._num_steps = trained.rows.num_steps
+            finally:
+                self._trained = None
+                trained.rows.close()
+
+    def _require_open(self) -> None:
+        if not self._finalizer.alive:
+            raise StateError(
+                f"the embedding of {self.node_type!r} is closed; open it again with NodeEmbedding.open"
+            )
+
+    def _require_trained(self, verb: str) -> TrainedEmbedding:
+        """Return the service of a loader. Raises StateError if no loader trains the embedding."""
+        self._require_open()
+        if self._trained is None:
+            raise StateError(
+                f"embedding.{verb}: no open loader trains the embedding of {self.node_type!r}; a loader trains it with "
+                "embeddings=embedding, until the loader is closed"
+            )
+        return self._trained
+
+    def _read(self, ids: IdArray) -> NDArray[np.float32]:
+        """Return the present weights (M, D) of ``ids`` (M,), which ascend and are distinct."""
+        if self._trained is not None:
+            return self._trained.rows.read(ids)
+        rows = np.empty((len(ids), self._table.width), dtype=np.float32)
+        self._table.read_into(ids, rows)
+        return rows[:, : self.dim]
+
+    def _batches(self, pieces: Iterator[NDArray[np.float32]]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows as a table: the key or the id in the source, then the columns."""
+        import pyarrow as pa
+
+        names = [_key_name(self._nodes), *(f"d{column}" for column in range(self.dim))]
+        first = 0
+        for piece in pieces:
+            ids = np.arange(first, first + len(piece))
+            first += len(piece)
+            keys = self._nodes.keys_of(ids) if self._nodes.has_keys else self._nodes.original_ids_of(ids)
+            columns = [pa.array(keys), *(pa.array(np.ascontiguousarray(column)) for column in piece.T)]
+            yield pa.RecordBatch.from_arrays(columns, names=names)
 
 
 class FrozenEmbedding:
@@ -264,6 +494,14 @@ class FrozenEmbedding:
 
     def __init__(self, embedding: NodeEmbedding) -> None:
         self._embedding = embedding
+
+    def __repr__(self) -> str:
+        """Return the text of the embedding."""
+        return f"{self._embedding!r}.frozen()"
+
+    def require_dataset(self, dataset: Dataset) -> None:
+        """Raise ConfigError if the embedding belongs to another dataset."""
+        self._embedding.require_dataset(dataset)
 
     @property
     def node_type(self) -> str:
@@ -293,3 +531,124 @@ class FrozenEmbedding:
 Embeddings: TypeAlias = Union[
     "NodeEmbedding", "FrozenEmbedding", "Mapping[str, NodeEmbedding | FrozenEmbedding]"
 ]
+
+
+def given_embeddings(dataset: Dataset, embeddings: Embeddings | None) -> GivenEmbeddings:
+    """Return a loader's embeddings, checked.
+
+    Raises
+    ------
+    ConfigError
+        An embedding belongs to another dataset or another type than its key, or is no embedding.
+    """
+    if embeddings is None:
+        return GivenEmbeddings()
+    if not isinstance(embeddings, Mapping):
+        embeddings = {getattr(embeddings, "node_type", dataset.node_types[0]): embeddings}
+    for name, each in embeddings.items():
+        if not isinstance(each, NodeEmbedding | FrozenEmbedding):
+            raise ConfigError(
+                f"embeddings for type {name!r}: {each!r} is no gloader.NodeEmbedding and no frozen view of one"
+            )
+        if each.node_type != name:
+            raise ConfigError(f"embeddings for type {name!r}: this embedding is of type {each.node_type!r}")
+        each.require_dataset(dataset)
+    # In the order of the types, so that batches are the same in any order of the mapping.
+    ordered = [embeddings[name] for name in dataset.node_types if name in embeddings]
+    return GivenEmbeddings(
+        trained=tuple(each for each in ordered if isinstance(each, NodeEmbedding)),
+        frozen=tuple(each for each in ordered if isinstance(each, FrozenEmbedding)),
+    )
+
+
+def _release(pid: int, table: EmbeddingTable, temporary: SpillFolder | None) -> None:
+    """Close a table, and remove its temporary folder. Does nothing in a forked child."""
+    if os.getpid() != pid:
+        return
+
+    def close() -> None:
+        """Close both, the folder also if the table fails."""
+        try:
+            table.close()
+        finally:
+            if temporary is not None:
+                temporary.close()
+
+    close_in_finalizer(close)
+
+
+def _nodes_of(dataset: Dataset, node_type: str | None) -> NodeTable:
+    """Return the nodes of a type. Raises ConfigError if there is no such type, or no dataset."""
+    if not isinstance(dataset, Dataset):
+        raise ConfigError(
+            f"an embedding takes a dataset, not {dataset!r}: pass gloader.Dataset.open(path) for a path"
+        )
+    names = dataset.node_types
+    if node_type is None and len(names) > 1:
+        raise ConfigError(f"the dataset has several node types; pass one of {', '.join(names)}")
+    name = names[0] if node_type is None else node_type
+    if name not in names:
+        near = nearest(str(name), names)
+        advice = f"did you mean {near!r}?" if near else f"there are {', '.join(names)}"
+        raise ConfigError(f"the dataset has no node type {name!r}; {advice}")
+    return dataset.node_tables[name]
+
+
+def _initial_rows(init: str, seed: int, dim: int, state: tuple[float, ...]) -> InitialRows:
+    """Return the formula of the first rows from ``init``, such as "uniform" or "normal:0.1". Pure."""
+    kind, _, text = init.partition(":") if isinstance(init, str) else (init, "", "")
+    require_choice("init", kind, _KINDS)
+    try:
+        scale = float(text) if text else 1 / math.sqrt(dim)
+    except ValueError:
+        raise ConfigError(f'init={init!r}: {text!r} is no number; write for instance "{kind}:0.05"') from None
+    return InitialRows(seed=seed, dim=dim, kind=kind, scale=0.0 if kind == "zeros" else scale, state=state)
+
+
+def _buffer_bytes(num_rows: int, width: int) -> int:
+    """Return the bytes of buffered writes: an eighth of the table, within bounds. Pure."""
+    return min(max(num_rows * width * 4 // 8, _LEAST_BUFFER), BUFFER_BYTES)
+
+
+def _checked_facts(
+    table: EmbeddingTable,
+    dataset: Dataset,
+    node_type: str | None,
+    dim: int | None,
+    optimizer: RowOptimizer | None,
+) -> tuple[NodeTable, RowOptimizer]:
+    """Return the nodes and the optimizer of an opened table.
+
+    Raises
+    ------
+    StateError
+        A field of the table is not as given.
+    """
+    facts: Mapping[str, Any] = table.facts
+    given = {
+        "dataset": dataset.fingerprint,
+        "node_type": facts["node_type"] if node_type is None else node_type,
+        "dim": facts["dim"] if dim is None else dim,
+        "dtype": "float32",
+    }
+    for name, value in given.items():
+        if facts.get(name) != value:
+            raise StateError(
+                f"{table.folder}: {name} of this embedding is {facts.get(name)!r}, and not {value!r}; open it with the "
+                "dataset and the settings that it was made with"
+            )
+    nodes = _nodes_of(dataset, facts["node_type"])
+    if table.num_rows != nodes.num_nodes:
+        raise StateError(
+            f"{table.folder} has {table.num_rows} rows, and {nodes.name!r} has {nodes.num_nodes} nodes"
+        )
+    if optimizer is None:
+        return nodes, optimizer_from(facts["optimizer"])
+    # Another learning rate is allowed: schedules change it.
+    check_same_optimizer(optimizer, {**facts["optimizer"], "lr": optimizer.facts().get("lr")})
+    return nodes, optimizer
+
+
+def _key_name(nodes: NodeTable) -> str:
+    """Return the name of the first column of an exported table."""
+    return "key" if nodes.has_keys else "id"

@@ -159,7 +159,7 @@ class Consumer:
     ring : the ring whose buffers the loop receives directly; None if the loop receives copies
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the ends of all stages meet here
         self,
         source: Feed[HostBatch | SentBatch],
         *,

@@ -1,8 +1,8 @@
 """Embed: the consumer's last step, which puts the trained rows of a batch into the batch.
 
-An embedding is the trained rows of a node type. `EmbeddingRows` has loaded the rows of the batch into slots. Their values
-are final only after the step of the batch before, so the copy is made at the moment when the training loop receives the
-batch. The loop then steps or skips each embedding of the batch, and asks for the next batch.
+An embedding is the trained rows of a node type. `EmbeddingRows` has loaded the rows of the batch into slots. Their
+values are final only after the step of the batch before, so the copy is made at the moment when the training loop
+receives the batch. The loop then steps or skips each embedding of the batch, and asks for the next batch.
 
 - A leaf is a batch's weights as a tensor that receives a gradient.
 - A frozen embedding is read, and not trained, by this loader.
@@ -23,9 +23,6 @@ from gloader.types import LinkBatch, ReadyBatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
 
     from gloader.pipeline.embedding_rows import BatchSlots, EmbeddingRows
     from gloader.pipeline.send import SentBatch
@@ -99,7 +96,10 @@ class TrainedEmbedding:
         self._finish(self._require_present(batch, "skip"), None)
 
     def restart(self) -> None:
-        """Make the rows ready for another run, after the threads of a run have ended. A batch without a step is dropped."""
+        """Make the rows ready for another run, after the threads of a run have ended.
+
+        A batch that was neither stepped nor skipped is dropped.
+        """
         if self._present is not None:
             logger.warning(
                 "%s was left without a step of the embedding of %r", _named(self._present.id), self.name
@@ -113,12 +113,12 @@ class TrainedEmbedding:
         if present is None or present.id != batch.id:
             has = "no batch is waiting for its step" if present is None else f"{_named(present.id)} is"
             raise StateError(
-                f"embedding.{verb} of {_named(batch.id)} comes at the wrong time: {has}. Each batch is stepped or skipped "
-                "once, before the next batch is taken and before its epoch is left"
+                f"embedding.{verb} of {_named(batch.id)} comes at the wrong time: {has}. Each batch is stepped or "
+                "skipped once, before the next batch is taken and before its epoch is left"
             )
         if batch.embedded is None or batch.embedded.get(self.name) is not present.leaf:
             raise StateError(
-                f"embedding.{verb}: {_named(batch.id)} is a batch of another loader, or without the rows of {self.name!r}"
+                f"embedding.{verb}: {_named(batch.id)} is of another loader, or without the rows of {self.name!r}"
             )
         return present
 

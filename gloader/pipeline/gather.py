@@ -2,8 +2,8 @@
 
 With features on the SSD, `ReadMisses` reads missing rows into a buffer of the ring. `GatherCached` adds rows from the
 cache's slots, and admits rows to the cache. With features in memory, `GatherWhole` copies all rows. `ReadMisses` also
-loads the trained rows of the batch (embeddings) into their slots, where they stay until the batch's step. Each class is a
-stage: `gloader.pipeline.run` starts a thread that calls `process` for every batch. The ring is a set of reused host
+loads the trained rows of the batch (embeddings) into their slots, where they stay until the batch's step. Each class is
+a stage: `gloader.pipeline.run` starts a thread that calls `process` for every batch. The ring is a set of reused host
 buffers (`gloader.pipeline.buffers`).
 
 - A table is the feature rows of a node type or of a relation; a buffer has one matrix for each table.

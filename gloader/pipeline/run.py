@@ -1,10 +1,9 @@
 """A running pipeline: it begins at a position of the batch stream and continues across epochs until it is closed.
 
 `PipelineRun` builds one of two pipelines, each step in its own thread. With features in memory the steps are
-sample and gather. With features on the SSD, or with trained rows (embeddings), they are sample, inspect, stage, read and
-gather. On an asynchronous device,
-such as a GPU, a send thread follows; otherwise the consumer sends. `run_header` describes a loader in its timeline's
-header, so that `gloader.replay` can replay the run.
+sample and gather. With features on the SSD, or with trained rows (embeddings), they are sample, inspect, stage, read
+and gather. On an asynchronous device, such as a GPU, a send thread follows; otherwise the consumer sends. `run_header`
+describes a loader in its timeline's header, so that `gloader.replay` can replay the run.
 
 - A channel is a bounded queue between two threads. The consumer is the thread of the training loop.
 - A superbatch is consecutive batches whose missing feature rows are planned together. A trace is a batch's rows,

@@ -92,8 +92,8 @@ class TableDemand:
         return math.ceil(accesses / 2 * _TRACE_BYTES_PER_ACCESS) + tables + -(-self.num_nodes // 8)
 
 
-# Bytes per access of one superbatch of an embedding, without its two plans: two traces in a compact code, and the ids of
-# the rows that are read ahead.
+# Bytes per access of one superbatch of an embedding, without its two plans: two traces in a compact code, and the ids
+# of the rows that are read ahead.
 _AHEAD_BYTES_PER_ACCESS: Final = 12
 
 

@@ -463,9 +463,9 @@ def _in_memory(
 def _written_ahead(demand: Demand, room: int, superbatch: int | None) -> tuple[int, float, int] | None:
     """Return S, and the share and the bytes of kept batches, for trained rows beside features in memory. Pure.
 
-    A large superbatch shows more of the future uses of a row, and keeping its batches saves a second sampling. Both take
-    at most half of the room. A size of less than `_AHEAD` batches is taken only if no other fits. None means that not
-    even the smallest size fits.
+    A large superbatch shows more of the future uses of a row, and keeping its batches saves a second sampling. Both
+    take at most half of the room. A size of less than `_AHEAD` batches is taken only if no other fits. None means that
+    not even the smallest size fits.
     """
     if not demand.embeddings:
         return 1, 0.0, 0

@@ -36,7 +36,7 @@ _SHARE: Final = 4  # the slots take at most the memory budget divided by this, i
 _STAGING_SHARE: Final = 4  # memory for staged rows: the bytes of the slots divided by this
 # Batches that loads may run ahead of steps. One is read, one waits, one is gathered and one is computed.
 _DEPTH: Final = 4
-# float32 values of a large batch per row and column: the leaf, its gradient, and a step's copies of weights and gradient.
+# Values of a large batch per row and column: the leaf, its gradient, and a step's copies of weights and gradient.
 _BATCH_COPIES: Final = 4
 
 
@@ -90,6 +90,9 @@ class GivenEmbeddings:
         return sum(_row_bytes(each) * each.table.num_rows for each in self.trained)
 
 
+NO_EMBEDDINGS: Final = GivenEmbeddings()
+
+
 def embedding_demands(
     given: GivenEmbeddings, dataset: Dataset, probe: Sequence[AnyBatch], *, budget_bytes: int
 ) -> tuple[EmbeddingDemand, ...]:
@@ -124,9 +127,9 @@ def embedding_demands(
         if num_slots < batch_rows:
             raise BudgetError(
                 f"the embedding of {each.node_type!r} has a cache of {format_bytes(num_bytes)}, and a batch has up to "
-                f"{batch_rows:,} of its rows, which need {format_bytes(batch_rows * slot_bytes)}: all rows of a batch are "
-                f"in memory until its step. Give the embedding cache={batch_rows * slot_bytes}, or use a smaller batch "
-                "size or fan-out"
+                f"{batch_rows:,} of its rows, which need {format_bytes(batch_rows * slot_bytes)}: all rows of a batch "
+                f"are in memory until its step. Give the embedding cache={batch_rows * slot_bytes} or more, or use a "
+                "smaller batch size or fan-out"
             )
         demands.append(
             EmbeddingDemand(

@@ -42,7 +42,7 @@ from gloader.pipeline.open.disk import (
     plan_edges,
     sweep_demand,
 )
-from gloader.pipeline.open.embeddings import GivenEmbeddings, embedding_demands
+from gloader.pipeline.open.embeddings import NO_EMBEDDINGS, embedding_demands
 from gloader.pipeline.open.first_batches import (
     Probe,
     first_seeds,
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from gloader.device import DeviceTier
     from gloader.pipeline.open.device_rows import DryRun
     from gloader.pipeline.open.disk import KnownDisk, TableFiles
+    from gloader.pipeline.open.embeddings import GivenEmbeddings
     from gloader.pipeline.other_ranks import OtherDevices, OtherMachines
     from gloader.pipeline.row_task import OpenRows
     from gloader.pipeline.seeds import SeedPlan
@@ -181,7 +182,7 @@ class LoadRequest:
     num_loaders: int = 1  # loaders on this host
     machines: OtherMachines | None = None  # other machines that open loaders too, and may exchange rows
     known: KnownDisk | None = None  # a recorded run's disks, for a plan without writes; None measures them
-    embeddings: GivenEmbeddings = GivenEmbeddings()  # trained rows
+    embeddings: GivenEmbeddings = NO_EMBEDDINGS  # trained rows
 
     def measure(
         self,
