@@ -42,7 +42,9 @@ from gloader.distributed.wire import (
     Leave,
     Left,
     Ping,
+    ReadRows,
     Release,
+    RowsRead,
     Segment,
     Slots,
     Started,
@@ -96,7 +98,7 @@ class LoaderClient:
         *,
         stall_timeout_s: float,
     ) -> None:
-        self._host = team.ranks[0]
+        self.host = team.ranks[0]
         self._device = device
         self._timeout_s = stall_timeout_s or None
         self._segments: dict[int, NDArray[np.uint8]] = {}  # mapped memory, by number
@@ -110,7 +112,8 @@ class LoaderClient:
         self._num_received = 0  # batches of the present run
         self._awaited = BatchId(epoch=0, index=0)  # the last batch that was requested
         self.slots: dict[int, NDArray[np.float32]] = {}  # weights (C, D) of the host's slots, by embedding
-        self._applied: dict[int, int] = {}  # the last step of the present run, by embedding
+        self._applied: dict[int, Applied] = {}  # the last step of the present run, by embedding
+        self._rows_read: RowsRead | None = None  # the answer to the last `ReadRows`
         self._copies_ids = False  # set by `begin`
         self._error: RankError | None = None  # set if the connection is unusable
         self._bye: RankError | None = None  # set if the host closed: no more messages will come
@@ -125,7 +128,7 @@ class LoaderClient:
             self.welcome = self._await_welcome()  # the host's facts, such as its memory plan
         except EOFError as error:
             self._connection.close()
-            raise RankError(f"rank {self._host} ended while it opened the loader of this machine") from error
+            raise RankError(f"rank {self.host} ended while it opened the loader of this machine") from error
         except BaseException:
             self._connection.close()
             raise
@@ -192,8 +195,8 @@ class LoaderClient:
             raise item
         return item
 
-    def take_step(self, embedding: int, step: int, *, num_rows: int, descriptor: int | None) -> None:
-        """Send this rank's part of a step, and wait until the host has applied the step.
+    def take_step(self, embedding: int, step: int, *, num_rows: int, descriptor: int | None) -> int:
+        """Send this rank's part of a step, wait until the host has applied the step, and return `Applied.num_steps`.
 
         Parameters
         ----------
@@ -213,12 +216,35 @@ class LoaderClient:
             self._connection.send(gradient, descriptor=descriptor)
 
         def is_applied() -> bool:
-            return self._applied.get(embedding, -1) >= step
+            applied = self._applied.get(embedding)
+            return applied is not None and applied.step == step
 
         # The caller defers a Ctrl-C during a step.
         self._wait_until(lambda: is_applied() or is_signal_pending(), self._awaited, None)
         if not is_applied():
             raise RankError("this rank was interrupted in a step")
+        return self._applied[embedding].num_steps
+
+    def read_rows(self, embedding: int, *, num_rows: int, descriptor: int | None) -> None:
+        """Ask the host for the newest weights of rows, and wait until they are in the segment; also between two runs.
+
+        Parameters
+        ----------
+        embedding : number of the embedding
+        num_rows : rows in the segment
+        descriptor : of a new segment, which stays the caller's; None if the host has it
+
+        Raises
+        ------
+        RankError, StallError
+            The host could not read them, or is gone.
+        """
+        self._rows_read = None
+        with suppress(EOFError):  # the messages of the host, received next, have the cause
+            self._connection.send(ReadRows(embedding=embedding, num_rows=num_rows), descriptor=descriptor)
+        self._wait_until(lambda: self._rows_read is not None, self._awaited, None, is_in_run=False)
+        if self._rows_read is not None and self._rows_read.error is not None:
+            raise RankError(f"rank {self.host} could not read the rows of an embedding: {self._rows_read.error}")
 
     def cancel(self) -> None:
         """Request the end of the run's batches, and end a wait for the next one. Idempotent."""
@@ -236,7 +262,7 @@ class LoaderClient:
             while not self._is_over() and self._left < self._run:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    self._error = RankError(f"rank {self._host} does not answer")
+                    self._error = RankError(f"rank {self.host} does not answer")
                 self._receive(left)
         self._inbox.clear()
 
@@ -277,12 +303,19 @@ class LoaderClient:
                 # `post` does not raise: if the host is gone, its last message names the cause, and is received next.
                 self._post(answer)
 
-    def _wait_until(self, is_done: Callable[[], bool], batch: BatchId, patience_s: float | None) -> None:
+    def _wait_until(
+        self,
+        is_done: Callable[[], bool],
+        batch: BatchId,
+        patience_s: float | None,
+        *,
+        is_in_run: bool = True,
+    ) -> None:
         """Receive until ``is_done``, for at most ``patience_s`` (None means no limit); ping the host meanwhile."""
         # The host's silence counts from now on: the consumer may have computed for minutes without receiving.
         began = self._heard_at = time.monotonic()
         while True:
-            self._require_alive()
+            self._require_alive(is_in_run=is_in_run)
             if is_done():
                 return
             if self._inbox and isinstance(item := self._inbox[0], RankError):
@@ -294,7 +327,7 @@ class LoaderClient:
                 self._require_sign_of_life(now - self._heard_at, batch)
                 if patience_s is not None and now - began > patience_s:
                     raise RankError(
-                        f"rank {self._host} did not begin to iterate within {format_seconds(patience_s)}; iterate "
+                        f"rank {self.host} did not begin to iterate within {format_seconds(patience_s)}; iterate "
                         "on all ranks, or raise stall_timeout_s"
                     )
                 self._post(
@@ -311,24 +344,24 @@ class LoaderClient:
         """Return whether no more messages can come."""
         return self._error is not None or self._bye is not None or self._is_closed
 
-    def _require_alive(self) -> None:
-        """Raise the reason why no batch of this run can come, if there is one."""
+    def _require_alive(self, *, is_in_run: bool = True) -> None:
+        """Raise the reason why no batch of this run can come, or without ``is_in_run`` no message, if there is one."""
         if self._is_closed:
             raise ChannelClosedError("the loader is closed")
         if self._error is not None:
             # The host's last message is the cause; the closed connection is only its consequence.
             reported = [item for item in self._inbox if isinstance(item, RankError)]
             raise reported[0] if reported else RankError(str(self._error))
-        if self._cancelled >= self._run:
+        if is_in_run and self._cancelled >= self._run:
             raise ChannelClosedError("this rank left the run")
 
     def _require_sign_of_life(self, silent_s: float, batch: BatchId) -> None:
         """Raise StallError if the host has been silent for too long; ``batch`` is the awaited batch."""
         # The host answers each `Ping`, so the limit must leave time for two of them.
         if self._timeout_s is not None and silent_s > max(self._timeout_s, 2 * _PING_S):
-            self._error = RankError(f"rank {self._host} does not answer")  # later waits fail immediately
+            self._error = RankError(f"rank {self.host} does not answer")  # later waits fail immediately
             raise StallError(
-                f"rank {self._host}, which loads for this machine, has not answered for "
+                f"rank {self.host}, which loads for this machine, has not answered for "
                 f"{format_seconds(silent_s)} during the wait for epoch {batch.epoch}, batch {batch.index} "
                 f"(stall_timeout_s is {self._timeout_s:g}; 0 waits for ever)"
             )
@@ -365,7 +398,7 @@ class LoaderClient:
         except EOFError:
             if self._bye is None:
                 self._error = RankError(
-                    f"rank {self._host}, which loads for this machine, ended; start all ranks again from the last "
+                    f"rank {self.host}, which loads for this machine, ended; start all ranks again from the last "
                     "checkpoint"
                 )
             return False
@@ -386,12 +419,14 @@ class LoaderClient:
                 self._unmap(number)
             case Batch():
                 self._take(received.message)
-            case Slots(embedding=number, num_slots=count, dim=dim) if received.descriptor is not None:
+            case Slots(num_slots=count, width=width, dim=dim) if received.descriptor is not None:
                 memory = take_segment(received.descriptor, is_touched=False, is_writable=False)
-                # 4 bytes per float32; a segment may have a page more
-                self.slots[number] = memory[: 4 * count * dim].view(np.float32).reshape(count, dim)
-            case Applied(run=run, embedding=number, step=step) if run == self._run:
-                self._applied[number] = step
+                rows = memory.view(np.float32)[: count * width].reshape(count, width)
+                self.slots[received.message.embedding] = rows[:, :dim]
+            case Applied(run=run, embedding=number) if run == self._run:
+                self._applied[number] = received.message
+            case RowsRead():
+                self._rows_read = received.message
             case Started(run=run):
                 self._started = run
             case Left(run=run):
@@ -399,7 +434,7 @@ class LoaderClient:
             case ErrorReport():
                 self._fail(received.message)
             case Bye():
-                self._bye = RankError(f"rank {self._host}, which loads for this machine, closed its loader")
+                self._bye = RankError(f"rank {self.host}, which loads for this machine, closed its loader")
 
     def _fail(self, report: ErrorReport) -> None:
         """Keep a reported error: for all later calls, or, if it belongs to one run, in the inbox after its batches."""
@@ -445,7 +480,7 @@ class LoaderClient:
                 src_degree=degrees,
                 superbatch=0,
                 ends_superbatch=False,
-                embedded=read_slots(batch.shape, topology),
+                slots=read_slots(batch.shape, topology),
             )
         )
 

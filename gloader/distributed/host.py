@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from gloader.core.signals import SignalSafeCondition, is_signal_pending, uninterrupted
 from gloader.distributed.device_agreement import PeerDevices
+from gloader.distributed.embedding_steps import HostSteps
 from gloader.distributed.peers import Outbox, Peer, accept_all, report_of
 from gloader.distributed.wire import (
     Applied,
@@ -34,6 +35,7 @@ from gloader.distributed.wire import (
     Leave,
     Ping,
     Pong,
+    ReadRows,
     Release,
     Started,
     Welcome,
@@ -85,6 +87,7 @@ class LoaderHost:
 
     def __init__(self, team: Team, *, stall_timeout_s: float) -> None:
         self._ranks = team.ranks
+        self.steps = HostSteps(self, num_ranks=len(team.ranks))  # of the embeddings that all ranks train
         self._timeout_s = stall_timeout_s or None
         self._changed = SignalSafeCondition()
         self._connections = accept_all(team)
@@ -118,6 +121,7 @@ class LoaderHost:
 
     def welcome(self, tier: FeatureTier) -> None:
         """Send the plan and the explanation of ``tier`` to the other ranks, and start the listening thread."""
+        self.steps.send(self._connections.values())
         rings = [tier.ring]
         for rank, connection in self._connections.items():
             ring = tier.ring
@@ -252,10 +256,12 @@ class LoaderHost:
                 raise _without_step(late, self._timeout_s)
             return [part for peer in self._peers if (part := peer.take(embedding, dim=dim)) is not None]
 
-    def release_step(self, embedding: int, step: int) -> None:
-        """Tell the other ranks that a step was applied."""
+    def release_step(self, embedding: int, step: int, *, num_steps: int) -> None:
+        """Tell the other ranks that a step was applied; ``num_steps`` is `Applied.num_steps`."""
         for peer in self._peers:
-            peer.outbox.tell(Applied(run=self._runs, embedding=embedding, step=step))
+            peer.outbox.tell(
+                Applied(run=self._runs, embedding=embedding, step=step, num_steps=num_steps)
+            )
 
     def leave(self) -> None:
         """Take no more batches of the present run. The run ends when the last rank has left. Idempotent."""
@@ -291,6 +297,7 @@ class LoaderHost:
             if self._is_closed:
                 return True
             self._is_closed = True
+        self.steps.close()
         is_whole = self._end_run()
         for peer in self._peers:
             peer.outbox.tell(Bye())
@@ -435,6 +442,8 @@ class LoaderHost:
                 with self._changed.lock:
                     peer.keep(message, descriptor, run=self._runs)
                     self._changed.notify_all()
+            case ReadRows():
+                peer.answer(message, descriptor, self.steps.read)
             case Leave(run=run):
                 peer.end_wait()
                 if peer.outbox.leave(run):

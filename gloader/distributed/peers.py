@@ -21,8 +21,9 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import torch
 
-from gloader.distributed.embedding_steps import gradient_bytes, gradients_in
+from gloader.distributed.embedding_steps import parts_of, segment_bytes
 from gloader.distributed.shared_memory import create_segment, shape_of, take_segment, write_batch
 from gloader.distributed.wire import (
     CONNECT_S,
@@ -31,6 +32,7 @@ from gloader.distributed.wire import (
     ErrorReport,
     Hello,
     Left,
+    RowsRead,
     Segment,
     Unmap,
 )
@@ -38,17 +40,16 @@ from gloader.errors import RankError
 from gloader.pipeline.buffers import BufferRing, RowForm
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    import torch
     from numpy.typing import NDArray
 
     from gloader.distributed.agree import Team
-    from gloader.distributed.wire import Connection, Gradient, Message
+    from gloader.distributed.wire import Connection, Gradient, Message, ReadRows
     from gloader.observe.epoch_stats import WorkName
     from gloader.observe.watchdog import Watchdog
     from gloader.pipeline.gather import HostBatch
-    from gloader.types import BatchId
+    from gloader.types import BatchId, IdArray
 
 # Maximum seconds to wait for the `Hello` of a new connection. Other connections wait during this time.
 _HELLO_S: Final = 1.0
@@ -123,7 +124,9 @@ class Peer:
         self.position: BatchId | None = None  # the first batch of that run
         self.has_closed = False  # whether the rank has closed its loader
         self._gradients: dict[int, Gradient] = {}  # the rank's part of a step, by embedding
-        self._gradient_memory: dict[int, NDArray[np.uint8]] = {}  # shared with the rank, by embedding
+        # Memory of the rank with its gradients, and with ids of rows that it reads, by embedding.
+        self._gradient_memory: dict[int, NDArray[np.uint8]] = {}
+        self._read_memory: dict[int, NDArray[np.uint8]] = {}
         self._lock = threading.Lock()
         self._wait: RemoteWait | None = None
         self._watchdog: Watchdog | None = None
@@ -168,13 +171,42 @@ class Peer:
         num_rows = self._gradients.pop(embedding).num_rows
         if not num_rows:
             return None
-        memory = self._gradient_memory.get(embedding, np.empty(0, np.uint8))
-        if len(memory) < gradient_bytes(num_rows, dim=dim):
+        slots, rows = self._rows_in(self._gradient_memory.get(embedding), num_rows, dim=dim)
+        return torch.from_numpy(slots), torch.from_numpy(rows)
+
+    def answer(
+        self, request: ReadRows, descriptor: int | None, read: Callable[[int, IdArray], NDArray[np.float32]]
+    ) -> None:
+        """Write the weights that the rank requests into its memory, and tell it.
+
+        Parameters
+        ----------
+        request, descriptor : the message
+        read : returns the weights (M, D) of an embedding's rows (M,)
+        """
+        embedding = request.embedding
+        if descriptor is not None:
+            self._read_memory[embedding] = take_segment(descriptor)
+        try:
+            memory = self._read_memory.get(embedding)
+            found = read(embedding, self._rows_in(memory, request.num_rows, dim=0)[0].copy())
+            self._rows_in(memory, request.num_rows, dim=found.shape[1])[1][:] = found
+            answer = RowsRead()
+        except Exception as error:  # noqa: BLE001 - the rank that asked must learn of it, whatever it is
+            answer = RowsRead(error=f"{type(error).__name__}: {error}")
+        self.outbox.tell(answer)
+
+    def _rows_in(
+        self, memory: NDArray[np.uint8] | None, num_rows: int, *, dim: int
+    ) -> tuple[IdArray, NDArray[np.float32]]:
+        """Return the ids and rows in a segment of the rank; RankError if it is too small."""
+        num_bytes = 0 if memory is None else len(memory)
+        if memory is None or num_bytes < segment_bytes(num_rows, dim=dim):
             raise RankError(
-                f"rank {self.outbox.rank} sent gradients of {num_rows} rows in {len(memory)} B; use one version of "
+                f"rank {self.outbox.rank} sent {num_rows} rows of an embedding in {num_bytes} B; use one version of "
                 "gloader on all ranks"
             )
-        return gradients_in(memory, num_rows, dim=dim)
+        return parts_of(memory, num_rows, dim=dim)
 
     def forget_steps(self) -> None:
         """Drop gradients of an ended run."""
@@ -286,10 +318,10 @@ class Outbox:
         with self._lock:
             if self._run is None:
                 return
-            shape = shape_of(batch.sampled, batch.src_degree, batch.embedded)
+            shape = shape_of(batch.sampled, batch.src_degree, batch.slots)
             topology = self._topologies.acquire([-(-shape.num_bytes // _WORD.num_bytes)])
             memory = topology[0].reshape(-1).view(np.uint8)
-            write_batch(batch.sampled, batch.src_degree, shape, memory, batch.embedded)
+            write_batch(batch.sampled, batch.src_degree, shape, memory, batch.slots)
             # The buffers are lent before the send: their release may arrive before `send` returns.
             segments = (self._lend(batch.x) if batch.x else NO_SEGMENT, self._lend(topology))
             self.num_sent += 1

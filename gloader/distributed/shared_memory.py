@@ -207,7 +207,7 @@ class BatchShape(NamedTuple):
 
 
 def shape_of(
-    batch: AnyBatch, degrees: NDArray[np.float32], embedded: Sequence[BatchSlots] = ()
+    batch: AnyBatch, degrees: NDArray[np.float32], slots: Sequence[BatchSlots] = ()
 ) -> BatchShape:
     """Return the sizes of ``batch``, of its nodes' ``degrees``, and of its slots in each embedding.
 
@@ -240,8 +240,8 @@ def shape_of(
                 len(links.pairs), links.num_positives, links.labels.dtype.name, links.times is not None
             ),
         ),
-        number=embedded[0].number if embedded else 0,
-        num_slots=tuple(len(slots.slots) for slots in embedded),
+        number=slots[0].number if slots else 0,
+        num_slots=tuple(len(each.slots) for each in slots),
     )
 
 
@@ -266,7 +266,7 @@ def write_batch(
     degrees: NDArray[np.float32],
     shape: BatchShape,
     memory: NDArray[np.uint8],
-    embedded: Sequence[BatchSlots] = (),
+    slots: Sequence[BatchSlots] = (),
 ) -> None:
     """Copy a batch's topology and its slots into shared memory.
 
@@ -276,7 +276,7 @@ def write_batch(
     degrees : (U,) float32, the nodes' degrees; (0,) for a batch with several types
     shape : the batch's sizes
     memory : (>= shape.num_bytes,) uint8
-    embedded : the batch's slots in each embedding
+    slots : the batch's slots in each embedding
 
     Raises
     ------
@@ -289,7 +289,7 @@ def write_batch(
     arrays += sampled.tree_arrays
     if (links := sampled.links) is not None:
         arrays += [links.pairs.reshape(-1), links.labels, links.edge_ids, links.times]
-    arrays += [slots.slots.numpy() for slots in embedded]
+    arrays += [each.slots.numpy() for each in slots]
     present = (array for array in arrays if array is not None)
     # The arrays are in the order of `BatchShape.arrays`, as in `read_batch`.
     for view, array in zip(_views(shape.arrays(), memory), present, strict=True):
@@ -369,9 +369,7 @@ def read_slots(shape: BatchShape, memory: NDArray[np.uint8]) -> tuple[BatchSlots
     num_bytes = sum(_padded(dtype, count) for dtype, count in shape.slot_arrays())
     views = _views(shape.slot_arrays(), memory[shape.num_bytes - num_bytes :])
     # The batch's step comes long after its blocks were used: a view would keep the whole segment until then.
-    return tuple(
-        BatchSlots(number=shape.number, slots=torch.tensor(view), order=None, repeats=None) for view in views
-    )
+    return tuple(BatchSlots(number=shape.number, slots=torch.tensor(view)) for view in views)
 
 
 def _require_types(shape: BatchShape, types: BatchTypes) -> None:

@@ -100,11 +100,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
-    """The slots' weights of an embedding; comes before `Welcome`, with the descriptor of their memory."""
+    """The slots of an embedding; comes before `Welcome`, with the descriptor of their memory."""
 
     embedding: int  # number of the embedding
     num_slots: int  # C
-    dim: int  # float32 weights of a row
+    width: int  # float32 values of a row: its weights, then the optimizer's state
+    dim: int  # D, the weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +177,7 @@ class Unmap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradient:
-    """A client's part of a step: in its own segment the slots (num_rows,) int32, then the gradients as float32.
+    """A client's part of a step: in its own segment the slots (num_rows,) int64, then the gradients as float32.
 
     The descriptor of a new segment comes with this message.
     """
@@ -194,6 +195,25 @@ class Applied:
     run: int
     embedding: int
     step: int
+    num_steps: int  # optimizer steps in the life of the embedding's table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRows:
+    """A client's request for newest weights: in its own segment the ids (num_rows,) int64, then room for the weights.
+
+    The descriptor of a new segment comes with this message.
+    """
+
+    embedding: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsRead:
+    """The host's answer to `ReadRows`: the weights are in the segment, or could not be read."""
+
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +288,8 @@ Message: TypeAlias = (
     | Unmap
     | Gradient
     | Applied
+    | ReadRows
+    | RowsRead
     | Ping
     | Pong
     | Leave

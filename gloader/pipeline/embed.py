@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import torch
 
@@ -22,9 +22,9 @@ from gloader.errors import ShapeError, StateError
 from gloader.types import LinkBatch, ReadyBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gloader.pipeline.embedding_rows import BatchSlots, EmbeddingRows
+    from gloader.pipeline.embedding_rows import BatchSlots
     from gloader.pipeline.send import SentBatch
     from gloader.types import AnyReadyBatch, BatchId, Delivered, IdArray
 
@@ -41,7 +41,44 @@ class _Present:
     leaf: torch.Tensor  # (U, D)
 
 
-class TrainedEmbedding:
+class SlotRows(Protocol):
+    """The rows of an embedding in slots: `EmbeddingRows`, or on a rank that does not load, its view of them."""
+
+    num_steps: int  # optimizer steps in the life of the table
+
+    def leaf(self, slots: BatchSlots, device: torch.device | None = None) -> torch.Tensor:
+        """Return a copy of the batch's weights (U, D), a leaf with gradients."""
+        ...
+
+    def read(self, ids: IdArray) -> NDArray[np.float32]:
+        """Return the newest weights (M, D) of ``ids`` (M,)."""
+        ...
+
+    def pieces(self, max_rows: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Yield the first id and the newest weights (n, D) of all rows, in id order."""
+        ...
+
+    def checkpoint(self, record: str, facts: Mapping[str, Any]) -> None:
+        """Make all rows durable under the name ``record``."""
+        ...
+
+    def flush(self) -> None:
+        """Write all changed rows to the table, at the end of the service."""
+        ...
+
+    def restart(self) -> None:
+        """Make ready for another run."""
+        ...
+
+    def close(self) -> None:
+        """Release the slots. Idempotent."""
+        ...
+
+
+R = TypeVar("R", bound=SlotRows, covariant=True)
+
+
+class TrainedEmbedding(Generic[R]):
     """An embedding that a loader trains: its rows in slots, and the batch that the training loop has.
 
     `deliver`, `step` and `skip` are for the thread of the training loop.
@@ -51,12 +88,22 @@ class TrainedEmbedding:
     name : the node type
     number : the node type's number
     rows : the rows
+    step : makes the step of a batch, given its slots and the gradient of its leaf; as `EmbeddingRows.step`, or together
+        with other ranks
     """
 
-    def __init__(self, *, name: str, number: int, rows: EmbeddingRows) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        number: int,
+        rows: R,
+        step: Callable[[BatchSlots, torch.Tensor | None], None],
+    ) -> None:
         self.name = name
         self.number = number
         self.rows = rows
+        self._step = step
         self._present: _Present | None = None  # the delivered batch, until its step
 
     def require_done(self) -> None:
@@ -125,7 +172,7 @@ class TrainedEmbedding:
     def _finish(self, present: _Present, grad: torch.Tensor | None) -> None:
         """Make the step, and mark the batch as done. A signal does not cut it."""
         with uninterrupted():
-            self.rows.step(present.slots, grad)
+            self._step(present.slots, grad)
             self._present = None
 
 
@@ -153,7 +200,7 @@ class Embed:
     """
 
     def __init__(
-        self, trained: Sequence[TrainedEmbedding], frozen: Sequence[FrozenRows], place: torch.device
+        self, trained: Sequence[TrainedEmbedding[SlotRows]], frozen: Sequence[FrozenRows], place: torch.device
     ) -> None:
         self._trained = trained
         self._frozen = frozen

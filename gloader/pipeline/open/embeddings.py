@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gloader.cache.write_plan import write_slot_bytes
+from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 from gloader.pipeline.embed import TrainedEmbedding
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.pipeline.embed import FrozenRows
     from gloader.pipeline.embedding_optimizers import RowOptimizer
+    from gloader.pipeline.other_ranks import TrainingRanks
     from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import AnyBatch
@@ -38,6 +40,9 @@ _STAGING_SHARE: Final = 4  # memory for staged rows: the bytes of the slots divi
 _DEPTH: Final = 4
 # Values of a large batch per row and column: the leaf, its gradient, and a step's copies of weights and gradient.
 _BATCH_COPIES: Final = 4
+# The same of each rank, if ranks add their gradients up: the gradient that was sent, its copy beside those of the other
+# ranks, the sum, and a step's copies.
+_SUM_COPIES: Final = 4
 
 
 class GivenEmbedding(Protocol):
@@ -83,6 +88,12 @@ class GivenEmbeddings:
 
     trained: tuple[GivenEmbedding, ...] = ()  # in the order of the node types
     frozen: tuple[FrozenRows, ...] = ()
+    ranks: TrainingRanks | None = None  # the ranks that train them together; None if this process is alone
+
+    @property
+    def num_ranks(self) -> int:
+        """R, the batches of a step."""
+        return 1 if self.ranks is None else self.ranks.num_ranks
 
     @property
     def table_bytes(self) -> int:
@@ -118,17 +129,20 @@ def embedding_demands(
         largest = max((count_rows(batch, number) for batch in probe), default=1)
         table = each.table
         batch_rows = min(max(math.ceil(LARGER_THAN_PROBED * distinct), 1), table.num_rows)
+        # The rows of all batches of a step are in slots together.
+        step_rows = min(batch_rows * given.num_ranks, table.num_rows)
         slot_bytes = _row_bytes(each) + write_slot_bytes()
         num_bytes = each.cache_bytes
         if num_bytes is None:
             num_bytes = room * _row_bytes(each) * table.num_rows // max(given.table_bytes, 1)
-            num_bytes = max(num_bytes, batch_rows * slot_bytes)
+            num_bytes = max(num_bytes, step_rows * slot_bytes)
         num_slots = min(num_bytes // slot_bytes, table.num_rows)
-        if num_slots < batch_rows:
+        if num_slots < step_rows:
+            unit = "a batch" if given.num_ranks == 1 else f"a step of {given.num_ranks} ranks"
             raise BudgetError(
-                f"the embedding of {each.node_type!r} has a cache of {format_bytes(num_bytes)}, and a batch has up to "
-                f"{batch_rows:,} of its rows, which need {format_bytes(batch_rows * slot_bytes)}: all rows of a batch "
-                f"are in memory until its step. Give the embedding cache={batch_rows * slot_bytes} or more, or use a "
+                f"the embedding of {each.node_type!r} has a cache of {format_bytes(num_bytes)}, and {unit} has up to "
+                f"{step_rows:,} of its rows, which need {format_bytes(step_rows * slot_bytes)}: all rows of a batch "
+                f"are in memory until its step. Give the embedding cache={step_rows * slot_bytes} or more, or use a "
                 "smaller batch size or fan-out"
             )
         demands.append(
@@ -141,7 +155,8 @@ def embedding_demands(
                 fixed_bytes=num_slots * slot_bytes
                 + _staging_bytes(each, num_slots)
                 + table.buffer_bytes
-                + math.ceil(LARGER_THAN_PROBED * largest) * _batch_row_bytes(each, dataset),
+                + math.ceil(LARGER_THAN_PROBED * largest)
+                * _batch_row_bytes(each, dataset, num_ranks=given.num_ranks),
             )
         )
     return tuple(demands)
@@ -154,7 +169,7 @@ def open_embeddings(
     stack: ExitStack,
     *,
     spill: SpillFolder | None,
-) -> tuple[TrainedEmbedding, ...]:
+) -> tuple[TrainedEmbedding[EmbeddingRows], ...]:
     """Open the slots of the trained rows.
 
     Parameters
@@ -171,18 +186,23 @@ def open_embeddings(
         Another loader trains an embedding.
     """
     opened = []
+    ranks = given.ranks
     for each, demand in zip(given.trained, demands, strict=True):
+        rows = EmbeddingRows(
+            each.table,
+            each.optimizer,
+            capacity=demand.num_slots,
+            depth=_DEPTH,
+            batches_per_step=given.num_ranks,
+            spill=spill,
+            staging_bytes=demand.staging_bytes,
+            allocate=aligned_bytes if ranks is None else ranks.allocate,
+        )
         trained = TrainedEmbedding(
             name=each.node_type,
             number=dataset.node_types.index(each.node_type),
-            rows=EmbeddingRows(
-                each.table,
-                each.optimizer,
-                capacity=demand.num_slots,
-                depth=_DEPTH,
-                spill=spill,
-                staging_bytes=demand.staging_bytes,
-            ),
+            rows=rows,
+            step=rows.step if ranks is None else ranks.stepping(rows),
         )
         each.attach(trained)
         stack.callback(each.detach)
@@ -200,8 +220,9 @@ def _staging_bytes(given: GivenEmbedding, num_slots: int) -> int:
     return num_slots * _row_bytes(given) // _STAGING_SHARE
 
 
-def _batch_row_bytes(given: GivenEmbedding, dataset: Dataset) -> int:
-    """Return the bytes per row of a batch's tensors."""
+def _batch_row_bytes(given: GivenEmbedding, dataset: Dataset, *, num_ranks: int) -> int:
+    """Return the bytes per row of a batch's tensors, with those of the other ranks that a step adds up."""
     features = dataset.node_tables[given.node_type].feature_dim
     beside = features + given.dim if features else 0  # columns of ``x``, if it is not the leaf itself
-    return 4 * (_BATCH_COPIES * given.dim + beside)
+    copies = _BATCH_COPIES if num_ranks == 1 else _BATCH_COPIES + num_ranks * _SUM_COPIES
+    return 4 * (copies * given.dim + beside)

@@ -87,7 +87,7 @@ class FeatureTier:
     ssd: tuple[SsdTable, ...] | None  # None for features in memory
     sweeps: SweepTier | None  # None if batches are sampled one by one
     exchange: ExchangeTier | None  # with other machines; None if this machine reads all missing rows
-    trained: tuple[TrainedEmbedding, ...]  # the embeddings that the loader trains
+    trained: tuple[TrainedEmbedding[EmbeddingRows], ...]  # the embeddings that the loader trains
     frozen: tuple[FrozenRows, ...]  # the embeddings that it only reads
     sampler_threads: int  # number of threads
     batches_in_flight: int  # maximum number of sampled batches that wait for their rows
