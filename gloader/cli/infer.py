@@ -198,7 +198,7 @@ class _Inference:
         peak: "PeakMemory",
     ) -> None:
         """Compute the prediction, write it, and report the file."""
-        from gloader.dataset.table_file import is_table_file, write_table
+        from gloader.dataset.table_file import is_table_file, write_rows, write_table
         from gloader.observe.peak_memory import peak_rss_bytes
         from gloader.training.model_spec import LinkSpec
         from gloader.training.predict import (

@@ -181,7 +181,8 @@ def open_for_rank(
     )
     if embeddings.trained and membership.world_size > 1:
         raise ConfigError(
-            f"embeddings are trained by one process, and {membership.world_size} ranks share the seeds; start one process"
+            f"embeddings are trained by one process, and {membership.world_size} ranks share the seeds; start one "
+            "process"
         )
     if not membership.is_collective:
         require_all_rows([dataset.ranges])

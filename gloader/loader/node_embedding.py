@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import logging
 import math
+import operator
 import os
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Union, cast, get_args
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ from gloader.errors import ConfigError, ShapeError, StateError
 from gloader.pipeline.embedding_optimizers import RowwiseAdagrad, check_same_optimizer, optimizer_from
 from gloader.pipeline.open.embeddings import GivenEmbeddings
 from gloader.plan.sweep_plan import open_spill
-from gloader.ssd_store.embedding.embedding_table import BUFFER_BYTES, EmbeddingTable
+from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
 from gloader.ssd_store.embedding.initial_rows import InitialRows
 
 if TYPE_CHECKING:
@@ -56,8 +57,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gloader")
 
-_KINDS: Final = ("uniform", "normal", "zeros")  # of the first weights
-_LEAST_BUFFER: Final = 1 << 20  # bytes of buffered writes of a small table
+InitialKind: TypeAlias = Literal["uniform", "normal", "zeros"]  # distribution of the first weights
 _PIECE_ROWS: Final = 1 << 14  # rows that an export reads at once
 
 
@@ -109,8 +109,7 @@ class NodeEmbedding:
     ) -> None:
         nodes = _nodes_of(dataset, node_type)
         require_choice("dtype", dtype, ("float32",))
-        if not isinstance(dim, int) or isinstance(dim, bool) or dim < 1:
-            raise ConfigError(f"dim={dim!r} of an embedding must be a whole number of at least 1")
+        dim = operator.index(dim)  # refuses a fraction
         optimizer = RowwiseAdagrad() if optimizer is None else optimizer
         initial = _initial_rows(init, seed, dim, optimizer.initial_state(dim))
         facts = {
@@ -121,21 +120,21 @@ class NodeEmbedding:
             "optimizer": optimizer.facts(),
         }
         with uninterrupted():
-            temporary = None
-            if folder is None:
+            temporary, place = None, folder
+            if place is None:
                 temporary = open_spill(None, None, data_bytes=4 * initial.width * nodes.num_nodes)
                 if temporary is None:
                     raise ConfigError(
                         "the temporary folder is in memory or cannot be written, so an embedding has no place there: "
                         "pass folder=, or set GLOADER_SPILL_DIR to a folder on a disk"
                     )
+                place = temporary.path / "table"
             try:
                 table = EmbeddingTable.create(
-                    Path(folder) if temporary is None else temporary.path / "table",
+                    Path(place),
                     num_rows=nodes.num_nodes,
                     initial=initial,
                     facts=facts,
-                    buffer_bytes=_buffer_bytes(nodes.num_nodes, initial.width),
                 )
             except BaseException:
                 if temporary is not None:
@@ -596,18 +595,14 @@ def _nodes_of(dataset: Dataset, node_type: str | None) -> NodeTable:
 
 def _initial_rows(init: str, seed: int, dim: int, state: tuple[float, ...]) -> InitialRows:
     """Return the formula of the first rows from ``init``, such as "uniform" or "normal:0.1". Pure."""
-    kind, _, text = init.partition(":") if isinstance(init, str) else (init, "", "")
-    require_choice("init", kind, _KINDS)
+    kind, _, text = init.partition(":")
+    require_choice("init", kind, get_args(InitialKind))
     try:
         scale = float(text) if text else 1 / math.sqrt(dim)
     except ValueError:
         raise ConfigError(f'init={init!r}: {text!r} is no number; write for instance "{kind}:0.05"') from None
-    return InitialRows(seed=seed, dim=dim, kind=kind, scale=0.0 if kind == "zeros" else scale, state=state)
-
-
-def _buffer_bytes(num_rows: int, width: int) -> int:
-    """Return the bytes of buffered writes: an eighth of the table, within bounds. Pure."""
-    return min(max(num_rows * width * 4 // 8, _LEAST_BUFFER), BUFFER_BYTES)
+    scale = 0.0 if kind == "zeros" else scale
+    return InitialRows(seed=seed, dim=dim, kind=cast("InitialKind", kind), scale=scale, state=state)
 
 
 def _checked_facts(

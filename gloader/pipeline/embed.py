@@ -11,6 +11,7 @@ receives the batch. The loop then steps or skips each embedding of the batch, an
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -18,7 +19,7 @@ import torch
 
 from gloader.core.near_names import Named
 from gloader.core.signals import uninterrupted
-from gloader.errors import ShapeError, StateError
+from gloader.errors import GloaderError, ShapeError, StateError
 from gloader.types import LinkBatch, ReadyBatch
 
 if TYPE_CHECKING:
@@ -105,6 +106,14 @@ class TrainedEmbedding(Generic[R]):
         self.rows = rows
         self._step = step
         self._present: _Present | None = None  # the delivered batch, until its step
+        self._counting = threading.Lock()  # guards the next field
+        self._counted = (0, 0)  # bytes read and written at the last call of `new_bytes`
+
+    def new_bytes(self) -> dict[str, int]:
+        """Return the bytes read and written since the last call, of the table and of the spill folder. Thread-safe."""
+        with self._counting:
+            before, self._counted = self._counted, (self.rows.bytes_read, self.rows.bytes_written)
+            return {"read": self._counted[0] - before[0], "written": self._counted[1] - before[1]}
 
     def require_done(self) -> None:
         """Raise StateError if the delivered batch was neither stepped nor skipped."""
@@ -152,7 +161,11 @@ class TrainedEmbedding(Generic[R]):
                 "%s was left without a step of the embedding of %r", _named(self._present.id), self.name
             )
         self._present = None
-        self.rows.restart()
+        try:
+            self.rows.restart()
+        except GloaderError:
+            # The rows refuse every later call, so that the error is not lost.
+            logger.exception("the trained rows of %r could not be written at the end of a run", self.name)
 
     def _require_present(self, batch: Delivered, verb: str) -> _Present:
         """Return the batch that the loop has. Raises StateError if it is not ``batch``."""

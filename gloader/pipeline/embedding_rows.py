@@ -220,6 +220,19 @@ class EmbeddingRows:
             self._pieces.add(chunk, batches[start : start + size], is_dirty=False, fill=read)
         return StagedRows(plan=plan)
 
+    def wait(self, staged: StagedRows, index: int, *, cancellation: Cancellation = NEVER) -> None:
+        """Wait until the steps are complete that the load of batch ``index`` waits for; see `load`.
+
+        Raises
+        ------
+        ChannelClosedError
+            The work was cancelled.
+        """
+        wait_for, begin = int(staged.plan.waits[index]), time.perf_counter()
+        self._wait(lambda: cancellation.is_set() or self._done >= wait_for, "a load of an embedding")
+        cancellation.raise_if_set("a load of an embedding")
+        self.counts.waited_s += time.perf_counter() - begin
+
     def load(
         self, staged: StagedRows, index: int, rows: OrderedRows, *, cancellation: Cancellation = NEVER
     ) -> BatchSlots:
@@ -241,11 +254,8 @@ class EmbeddingRows:
         ChannelClosedError
             The work was cancelled.
         """
+        self.wait(staged, index, cancellation=cancellation)
         step = staged.plan.batch(index)
-        begin = time.perf_counter()
-        self._wait(lambda: cancellation.is_set() or self._done >= step.wait_for, "a load of an embedding")
-        cancellation.raise_if_set("a load of an embedding")
-        self.counts.waited_s += time.perf_counter() - begin
         with self._moving, self._breaking(f"the load of batch {step.number}"):
             self._evict(step)
             with self._changed.lock:
@@ -375,11 +385,21 @@ class EmbeddingRows:
         with self._moving:
             self._require_whole()
             with self._breaking(f"the checkpoint {record!r}"):
-                self._append_slots(np.flatnonzero(self._is_dirty))
-                self._pieces.save()
+                self._save()
                 self.table.commit(
                     record, num_steps=self.num_steps, facts={**facts, "optimizer": self.optimizer.facts()}
                 )
+
+    def flush(self) -> None:
+        """Write all rows that changed to the table; they stay where they are, and are then clean. Commits nothing.
+
+        Raises
+        ------
+        StoreError
+            A row cannot be read or written.
+        """
+        with self._moving, self._breaking("the end of the training"):
+            self._save()
 
     def restart(self) -> None:
         """Make ready for another run, which begins with batch 0. No thread of the last run may be left.
@@ -498,6 +518,11 @@ class EmbeddingRows:
         self.counts.loaded_forward += int(np.count_nonzero(step.load_from == FORWARD))
         self.counts.loaded_table += int(np.count_nonzero(step.load_from == TABLE))
         self.counts.loaded_late += int(np.count_nonzero(step.load_from == LATE))
+
+    def _save(self) -> None:
+        """Write the changed rows in slots, and those that wait for a batch, to the table."""
+        self._append_slots(np.flatnonzero(self._is_dirty))
+        self._pieces.save()
 
     def _append_slots(self, slots: IdArray) -> None:
         """Write the rows in ``slots`` to the table, after which they are clean."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gloader.observe.instruments import Instruments
-    from gloader.pipeline.embedding_rows import EmbeddingRows
+    from gloader.pipeline.embed import TrainedEmbedding
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.open.tiers import SsdTable
     from gloader.pipeline.sample import TraceEntry
@@ -298,7 +298,7 @@ class Inspect:
         self,
         tables: Sequence[SsdTable],
         instruments: Instruments,
-        embeddings: Sequence[EmbeddingRows] = (),
+        embeddings: Sequence[TrainedEmbedding] = (),
     ) -> None:
         self._tables = tables
         self._embeddings = embeddings
@@ -311,8 +311,8 @@ class Inspect:
             traces = list(zip(sampled.traces, job.lookaheads, strict=True))
             plans = [table.planner.plan(*trace) for table, trace in zip(self._tables, traces, strict=False)]
             writes = [
-                rows.planner.plan(*trace)
-                for rows, trace in zip(self._embeddings, traces[len(plans) :], strict=True)
+                embedding.rows.planner.plan(*trace)
+                for embedding, trace in zip(self._embeddings, traces[len(plans) :], strict=True)
             ]
             hits, misses = sum(plan.num_hits for plan in plans), sum(plan.num_misses for plan in plans)
             admitted = sum(int(plan.admissions.sum()) for plan in plans)

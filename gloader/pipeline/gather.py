@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from gloader.cache import DeviceShare, SlotCache
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.buffers import InterleavedRings, RowMatrix
-    from gloader.pipeline.embedding_rows import BatchSlots, EmbeddingRows
+    from gloader.pipeline.embed import TrainedEmbedding
+    from gloader.pipeline.embedding_rows import BatchSlots
     from gloader.pipeline.superbatch import BatchJob, OrderedBatch, RunFeedback
     from gloader.types import AnyBatch, BatchId, CacheStep, FeatureSource, IdArray, ReadStats
 
@@ -58,7 +59,7 @@ class ReadMisses:
         feedback: RunFeedback,
         instruments: Instruments,
         brought: Sequence[bool] | None = None,
-        embeddings: Sequence[EmbeddingRows] = (),
+        embeddings: Sequence[TrainedEmbedding] = (),
     ) -> None:
         self._ring = ring
         self._embeddings = embeddings
@@ -104,16 +105,15 @@ class ReadMisses:
         superbatch, batch = job.superbatch, job.batch
         first = len(superbatch.tables)
         loaded = []
-        for rows, staged, ordered in zip(
+        for embedding, staged, ordered in zip(
             self._embeddings, superbatch.trained, batch.tables[first:], strict=True
         ):
             # This wait is not measured: it depends on the training loop, and is no stall.
-            rows.wait(staged, job.index)
+            embedding.rows.wait(staged, job.index)
             with self._instruments.working("read", batch.sampled.id) as work:
                 work.note(superbatch=superbatch.number)
-                slots, read = rows.load(staged, job.index, ordered)
-                work.add_bytes(read=read.bytes_read, requests=read.requests)
-            loaded.append(slots)
+                loaded.append(embedding.rows.load(staged, job.index, ordered))
+                work.add_bytes(**embedding.new_bytes())
         return tuple(loaded)
 
     def _count(self, batch: BatchId, step: CacheStep, read: ReadStats, *, num_rows: int, table: int) -> None:

@@ -269,7 +269,7 @@ class PipelineRun:
     def _planned(self) -> Pipeline:
         """Return the threads for features on the SSD, or trained rows: sample, inspect, stage, read, gather."""
         tier, failures, instruments, feedback = self._tier, self._failures, self._instruments, self._feedback
-        ssd, trained = tier.ssd or (), [embedding.rows for embedding in tier.trained]
+        ssd, trained = tier.ssd or (), tier.trained
         # The tables whose rows are planned: those on the SSD, and those of the embeddings.
         types = [*(tier.types if ssd else ()), *(embedding.number for embedding in tier.trained)]
         planned: Channel[PlannedSuperbatch] = Channel(WAITING)
@@ -321,17 +321,8 @@ class PipelineRun:
             # A superbatch is released before its last batch is passed on, because the consumer may delay this batch.
             stage_thread(gather, filled, self._gathered, failures, before_put=window.finish_with),
         ]
-        cancels: list[Cancellable] = [
-            pool,
-            kept,
-            stage,
-            planned,
-            staged,
-            filled,
-            first_read,
-            window,
-            *trained,
-        ]
+        cancels: list[Cancellable] = [pool, kept, stage, planned, staged, filled, first_read, window]
+        cancels += [embedding.rows for embedding in trained]
         return self._assemble(threads, cancels, on_joined=window.close)
 
     def _sample(self) -> BatchSource:

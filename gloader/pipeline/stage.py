@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from gloader.cache import CachePlan
     from gloader.observe.instruments import Instruments, Work
-    from gloader.pipeline.embedding_rows import EmbeddingRows
+    from gloader.pipeline.embed import TrainedEmbedding
     from gloader.pipeline.other_ranks import RowExchange
     from gloader.pipeline.superbatch import PlannedSuperbatch, RunFeedback
     from gloader.ssd_store import FeatureStore, Packer
@@ -175,7 +175,7 @@ class StageMisses:
         feedback: RunFeedback,
         instruments: Instruments,
         exchange: RowExchange | None = None,
-        embeddings: Sequence[EmbeddingRows] = (),
+        embeddings: Sequence[TrainedEmbedding] = (),
     ) -> None:
         self._exchange = exchange
         self._embeddings = embeddings
@@ -212,9 +212,9 @@ class StageMisses:
                 name = self._feedback.name_of(number)  # "" with a single table
                 self._count(table, planned.first, work, name=name, served_bytes=self._served_bytes(choice))
             trained = []
-            for rows, plan in zip(self._embeddings, planned.writes, strict=True):
-                trained.append(rows.stage(plan, cancellation=cancellation))
-                undo.callback(trained[-1].close)
+            for embedding, write in zip(self._embeddings, planned.writes, strict=True):
+                trained.append(embedding.rows.stage(write, cancellation=cancellation))
+                work.add_bytes(**embedding.new_bytes())
             if tables:
                 largest = max((table.choice for table in tables), key=lambda choice: choice.read_bytes)
                 work.note(strategy=largest.text)

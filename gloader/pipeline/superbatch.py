@@ -139,8 +139,6 @@ class StagedSuperbatch:
         with ExitStack() as stack:  # closes all tables even if one fails
             for table in self.tables:
                 stack.callback(table.misses.close)
-            for rows in self.trained:
-                stack.callback(rows.close)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

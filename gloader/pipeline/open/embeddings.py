@@ -20,6 +20,8 @@ from gloader.pipeline.embedding_rows import EmbeddingRows
 from gloader.pipeline.open.device_rows import LARGER_THAN_PROBED
 from gloader.pipeline.sample import count_rows, distinct_rows
 from gloader.plan.demand import EmbeddingDemand
+from gloader.ssd_store.embedding.embedding_table import table_bytes
+from gloader.ssd_store.embedding.row_pieces import least_staging_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch
 
 
+# Bytes per slot beside the row and the planner: the row's id, a flag, and two positions while rows are looked up.
+_SLOT_BYTES: Final = 8 + 1 + 16
 _SHARE: Final = 4  # the slots take at most the memory budget divided by this, if no size was given
 _STAGING_SHARE: Final = 4  # memory for staged rows: the bytes of the slots divided by this
 # Batches that loads may run ahead of steps. One is read, one waits, one is gathered and one is computed.
@@ -131,7 +135,7 @@ def embedding_demands(
         batch_rows = min(max(math.ceil(LARGER_THAN_PROBED * distinct), 1), table.num_rows)
         # The rows of all batches of a step are in slots together.
         step_rows = min(batch_rows * given.num_ranks, table.num_rows)
-        slot_bytes = _row_bytes(each) + write_slot_bytes()
+        slot_bytes = _row_bytes(each) + write_slot_bytes() + _SLOT_BYTES
         num_bytes = each.cache_bytes
         if num_bytes is None:
             num_bytes = room * _row_bytes(each) * table.num_rows // max(given.table_bytes, 1)
@@ -154,7 +158,7 @@ def embedding_demands(
                 staging_bytes=_staging_bytes(each, num_slots),
                 fixed_bytes=num_slots * slot_bytes
                 + _staging_bytes(each, num_slots)
-                + table.buffer_bytes
+                + table_bytes(table.num_rows, table.width)
                 + math.ceil(LARGER_THAN_PROBED * largest)
                 * _batch_row_bytes(each, dataset, num_ranks=given.num_ranks),
             )
@@ -168,6 +172,7 @@ def open_embeddings(
     dataset: Dataset,
     stack: ExitStack,
     *,
+    num_batches: int,
     spill: SpillFolder | None,
 ) -> tuple[TrainedEmbedding[EmbeddingRows], ...]:
     """Open the slots of the trained rows.
@@ -178,6 +183,7 @@ def open_embeddings(
     demands : their memory, from `embedding_demands`
     dataset : gives the node types
     stack : ends the service of the embeddings
+    num_batches : batches of a superbatch
     spill : folder for rows that wait for a later batch
 
     Raises
@@ -196,6 +202,7 @@ def open_embeddings(
             batches_per_step=given.num_ranks,
             spill=spill,
             staging_bytes=demand.staging_bytes,
+            expected_accesses=2 * num_batches * demand.batch_rows,
             allocate=aligned_bytes if ranks is None else ranks.allocate,
         )
         trained = TrainedEmbedding(
@@ -217,7 +224,7 @@ def _row_bytes(given: GivenEmbedding) -> int:
 
 def _staging_bytes(given: GivenEmbedding, num_slots: int) -> int:
     """Return the memory for staged rows."""
-    return num_slots * _row_bytes(given) // _STAGING_SHARE
+    return max(num_slots * _row_bytes(given) // _STAGING_SHARE, least_staging_bytes(given.table.width))
 
 
 def _batch_row_bytes(given: GivenEmbedding, dataset: Dataset, *, num_ranks: int) -> int:

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from gloader.core.order import AnyOrder
     from gloader.dataset import Dataset
     from gloader.device import Device, DeviceTier
-    from gloader.pipeline.embed import FrozenRows, TrainedEmbedding
     from gloader.pipeline.edge_sweeps import SweepTier
+    from gloader.pipeline.embed import FrozenRows, TrainedEmbedding
     from gloader.pipeline.open.disk import FeatureFile, TableFiles
     from gloader.pipeline.open.load_plan import MeasuredLoad
     from gloader.pipeline.other_ranks import ExchangeTier, OtherDevices, OtherMachines
@@ -351,7 +351,12 @@ def open_feature_tier(request: LoadRequest, *, others: OtherDevices | None = Non
             sweeps=edge_sweeps,
             exchange=exchange,
             trained=open_embeddings(
-                request.embeddings, demand.embeddings, dataset, stack, spill=files.row_spill
+                request.embeddings,
+                demand.embeddings,
+                dataset,
+                stack,
+                num_batches=plan.superbatch.num_batches,
+                spill=files.row_spill,
             ),
             frozen=request.embeddings.frozen,
             sampler_threads=num_sampler_threads(settings, tiers[0]),
