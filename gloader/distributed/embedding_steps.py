@@ -26,7 +26,7 @@ from gloader.errors import ChannelClosedError, StateError
 from gloader.pipeline.embedding_rows import BatchSlots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -105,7 +105,7 @@ class HostSteps:
             parts = self._host.gradients(embedding, number, dim=rows.dim)
             if grad is not None:
                 parts.insert(0, (slots.slots, grad.detach().cpu()))
-            rows.step(*_summed(slots.number, parts, shape=(rows.capacity, rows.dim)))
+            rows.step(*_summed(rows, slots.number, parts))
         except BaseException as error:
             self._host.end_with(error)
             raise
@@ -113,22 +113,30 @@ class HostSteps:
 
 
 def _summed(
-    number: int, parts: Sequence[tuple[torch.Tensor, torch.Tensor]], *, shape: tuple[int, int]
+    rows: EmbeddingRows, number: int, parts: Iterable[tuple[torch.Tensor, torch.Tensor]]
 ) -> tuple[BatchSlots, torch.Tensor | None]:
     """Return the distinct slots of all ranks, and the sums of their gradients.
 
     Parameters
     ----------
+    rows : the rows in their slots
     number : of a batch of the step
     parts : slots (U,) and gradients (U, D) of each rank with a gradient, in rank order
-    shape : C, D
     """
-    if not parts:
-        return BatchSlots(number=number, slots=torch.empty(0, dtype=torch.int64)), None
-    places, grads = (torch.cat(column) for column in zip(*parts, strict=True))
-    # torch adds the gradients of a slot in their order here: its sort on the CPU is stable.
-    total = torch.sparse_coo_tensor(places.unsqueeze(0), grads, shape, check_invariants=False).coalesce()
-    return BatchSlots(number=number, slots=total.indices()[0]), total.values()
+    shape = (rows.table.num_rows, rows.dim)
+    total, places = None, [torch.empty(0, dtype=torch.int64)]
+    for slots, grad in parts:
+        # These are the sparse gradients of torch's nn.Embedding, and their sum. Each is coalesced before it is added:
+        # torch would coalesce a sum of three in an order that depends on its sort.
+        ids = rows.rows_in(slots).unsqueeze(0)
+        part = torch.sparse_coo_tensor(ids, grad, shape, check_invariants=False).coalesce()
+        total = part if total is None else (total + part).coalesce()
+        places.append(slots)
+    slots = torch.cat(places)
+    if total is None:
+        return BatchSlots(number=number, slots=slots), None
+    _, first = np.unique(rows.rows_in(slots).numpy(), return_index=True)  # in the order of `total`
+    return BatchSlots(number=number, slots=slots[torch.from_numpy(first)]), total.values()
 
 
 class ClientRows:

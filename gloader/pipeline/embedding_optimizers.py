@@ -174,7 +174,7 @@ class SparseAdam:
 
     def __post_init__(self) -> None:
         _check(self, positive=("lr", "eps"))
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+        if [0 <= beta < 1 for beta in self.betas] != [True, True]:
             raise ConfigError(f"betas={self.betas} of {self.name} must be two numbers in 0 <= beta < 1")
 
     def state_width(self, dim: int) -> int:

@@ -25,7 +25,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -51,11 +51,16 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
+NO_ROWS: Final[IdArray] = np.empty(0, np.int64)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StagedRows:
     """A superbatch whose rows of the table were read ahead."""
 
     plan: WritePlan
+    # For each batch, and each of its `WritePlan.table_rows`: whether it was never trained, so that its formula makes it
+    is_new: tuple[NDArray[np.bool_], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,8 +91,8 @@ class RowCounts:
 class EmbeddingRows:
     """An embedding's rows in a run. Owns the slots and the waiting rows until `close`, but not ``table``.
 
-    After an error in `load`, `step` or `checkpoint`, the rows in memory may be incomplete. Every later call raises
-    StateError, and only the table's last record can be used.
+    After an error in `load`, `step`, `checkpoint` or `restart`, the rows in memory may be incomplete. All calls except
+    `leaf` and `step` of loaded batches then raise StateError: open the table's last record.
 
     Parameters
     ----------
@@ -183,6 +188,10 @@ class EmbeddingRows:
         """Bytes written to the table and the spill folder."""
         return self.table.bytes_written + self._pieces.bytes_written
 
+    def rows_in(self, slots: torch.Tensor) -> torch.Tensor:
+        """Return the rows (n,) in ``slots`` (n,)."""
+        return torch.from_numpy(self._tags[slots.numpy()])
+
     def stage(self, plan: WritePlan, *, cancellation: Cancellation = NEVER) -> StagedRows:
         """Read the rows that ``plan`` loads from the table, each once, in ascending order. Called by the stage thread.
 
@@ -196,29 +205,33 @@ class EmbeddingRows:
             The work was cancelled.
         """
         self._wait(lambda: self._evicted >= plan.staged_after, "the staging of an embedding")
-        rows = [plan.table_rows(index) for index in range(len(plan))]
-        # A row and its batch are sorted as one number, which is several times faster than an indirect sort.
+        # A row and its batch are sorted as one number: faster than an indirect sort, and 8 bytes for each row.
         bits = len(plan).bit_length()
-        pairs = np.concatenate(
-            [(ids << bits) | index for index, ids in enumerate(rows)] or [np.empty(0, np.int64)]
-        )
-        del rows
+        pairs = np.empty(plan.num_loads_from(TABLE), np.int64)
+        bounds = np.zeros(len(plan) + 1, np.int64)
+        for index in range(len(plan)):
+            rows = plan.table_rows(index)
+            bounds[index + 1] = bounds[index] + len(rows)
+            pairs[bounds[index] : bounds[index + 1]] = (rows << bits) | index
         pairs.sort()
-        ids = pairs >> bits
-        batches = (pairs & ((1 << bits) - 1)) + plan.first
-        if (ids[1:] == ids[:-1]).any():
-            row = int(ids[1:][ids[1:] == ids[:-1]][0])
-            raise PlanError(f"two batches of a superbatch load row {row} from the table")
-        size = self._pieces.chunk_rows
-        for start in range(0, len(ids), size):
+        is_new = np.zeros(len(pairs), np.bool_)  # batch after batch
+        seen = bounds[:-1].copy()  # for each batch, the entry of `is_new` for its next row
+        last = -1
+        for start in range(0, len(pairs), self._pieces.chunk_rows):
             cancellation.raise_if_set("the staging of an embedding")
-            chunk = ids[start : start + size]
+            chunk = pairs[start : start + self._pieces.chunk_rows]
+            ids, batches = chunk >> bits, chunk & ((1 << bits) - 1)
+            twice = np.flatnonzero(np.diff(ids, prepend=last) == 0)
+            if len(twice):
+                raise PlanError(f"two batches of a superbatch load row {int(ids[twice[0]])} from the table")
+            last = int(ids[-1])
 
-            def read(rows: NDArray[np.float32], places: IdArray, chunk: IdArray = chunk) -> None:
-                self.table.read_into(chunk, rows, at=places)
+            def read(rows: NDArray[np.float32], places: IdArray, ids: IdArray = ids) -> IdArray:
+                return self.table.read_stored(ids, rows, at=places)
 
-            self._pieces.add(chunk, batches[start : start + size], is_dirty=False, fill=read)
-        return StagedRows(plan=plan)
+            dropped = self._pieces.add(ids, batches + plan.first, np.zeros(len(ids), np.bool_), read)
+            is_new[_entries(batches, seen)[dropped]] = True
+        return StagedRows(plan=plan, is_new=tuple(np.split(is_new, bounds[1:-1])))
 
     def wait(self, staged: StagedRows, index: int, *, cancellation: Cancellation = NEVER) -> None:
         """Wait until the steps are complete that the load of batch ``index`` waits for; see `load`.
@@ -257,11 +270,12 @@ class EmbeddingRows:
         self.wait(staged, index, cancellation=cancellation)
         step = staged.plan.batch(index)
         with self._moving, self._breaking(f"the load of batch {step.number}"):
+            self._require_whole()
             self._evict(step)
             with self._changed.lock:
                 self._evicted = step.number + 1
                 self._changed.notify_all()
-            self._load(step, rows.ascending)
+            self._load(step, rows.ascending, staged.is_new[index])
             bad = np.flatnonzero(self._tags[step.slots] != rows.ascending)
             if len(bad):
                 raise PlanError(
@@ -296,7 +310,7 @@ class EmbeddingRows:
     def step(self, slots: BatchSlots, grad: torch.Tensor | None) -> None:
         """Change the batch's rows by the optimizer, after which the batch is done. Called by the training thread.
 
-        If a row is in the batch several times, its gradients are added in the order of their places.
+        If a row is in the batch several times, its gradients are added first, as torch does for a sparse gradient.
 
         Parameters
         ----------
@@ -441,8 +455,7 @@ class EmbeddingRows:
 
     @contextmanager
     def _breaking(self, work: str) -> Iterator[None]:
-        """Refuse all later calls if the block raises."""
-        self._require_whole()
+        """Let `_require_whole` refuse later calls if the block raises."""
         try:
             yield
         except BaseException:
@@ -486,8 +499,9 @@ class EmbeddingRows:
         for start in range(0, len(chosen), self._pieces.chunk_rows):
             part = chosen[start : start + self._pieces.chunk_rows]
 
-            def copy(rows: NDArray[np.float32], places: IdArray, taken: IdArray = slots[part]) -> None:
+            def copy(rows: NDArray[np.float32], places: IdArray, taken: IdArray = slots[part]) -> IdArray:
                 copy_rows(self._rows.reshape(-1), taken, rows.reshape(-1), places, self.table.width)
+                return NO_ROWS
 
             self._pieces.add(ids[part], step.evict_to[part], is_dirty[part], copy)
         self._append_slots(slots[~forward & is_dirty])
@@ -496,8 +510,8 @@ class EmbeddingRows:
         self.counts.evicted_table += int(np.count_nonzero(~forward & is_dirty))
         self.counts.evicted_clean += int(np.count_nonzero(~forward & ~is_dirty))
 
-    def _load(self, step: WriteStep, ascending: IdArray) -> None:
-        """Put the rows that the batch loads into their slots."""
+    def _load(self, step: WriteStep, ascending: IdArray, is_new: NDArray[np.bool_]) -> None:
+        """Put the rows that the batch loads into their slots; ``is_new`` are those of the table without a version."""
         ids = ascending[step.load_pos]
         slots = step.slots[step.load_pos].astype(np.int64)
         filled = np.flatnonzero(self._tags[slots] >= 0)
@@ -506,14 +520,19 @@ class EmbeddingRows:
                 f"batch {step.number} loads row {int(ids[filled[0]])} into slot {int(slots[filled[0]])}, which still "
                 f"holds row {int(self._tags[slots[filled[0]]])}"
             )
-        waiting = np.flatnonzero(step.load_from != LATE)
-        is_read = step.load_from == LATE
-        is_read[waiting] = ~self._pieces.take(
+        new = np.flatnonzero(step.load_from == TABLE)[is_new]
+        self.table.initial.fill(ids[new], self._rows, at=slots[new])
+        is_waiting = step.load_from != LATE
+        is_waiting[new] = False
+        waiting = np.flatnonzero(is_waiting)
+        is_waiting[waiting] = self._pieces.take(
             step.number, ids[waiting], self._rows, slots[waiting], self._is_dirty
         )
-        read = np.flatnonzero(is_read)
+        left = ~is_waiting
+        left[new] = False
+        self._is_dirty[slots[~is_waiting]] = False
+        read = np.flatnonzero(left)
         self.table.read_into(ids[read], self._rows, at=slots[read])
-        self._is_dirty[slots[read]] = False
         self._tags[slots] = ids
         self.counts.loaded_forward += int(np.count_nonzero(step.load_from == FORWARD))
         self.counts.loaded_table += int(np.count_nonzero(step.load_from == TABLE))
@@ -537,13 +556,24 @@ class EmbeddingRows:
         """Change the batch's distinct rows."""
         distinct = slots.slots
         if slots.repeats is not None and slots.order is not None:
-            # In ascending order of rows, the gradients of a row's places are added one after another, as in torch's
-            # `coalesce`.
-            index = torch.empty(len(slots.slots), dtype=torch.int64)
-            index[slots.order] = torch.arange(len(slots.order))
             again, first = slots.repeats
             distinct = slots.slots[slots.order]
-            grad = grad[slots.order].index_add_(0, index[first], grad[again])
+            index = torch.empty(1, len(slots.slots), dtype=torch.int64)
+            index[0, slots.order] = torch.arange(len(distinct))
+            index[0, again] = index[0, first]
+            # torch's own sum, because its order of equal rows is that of its sort.
+            shape = (len(distinct), self.dim)
+            grad = torch.sparse_coo_tensor(index, grad, shape, check_invariants=False).coalesce().values()
         if len(distinct):
             self.optimizer.apply(self._weights, self._state, distinct, grad, self.num_steps + 1)
         self._is_dirty[distinct.numpy()] = True
+
+
+def _entries(batches: IdArray, seen: IdArray) -> IdArray:
+    """Return ``seen`` of each of ``batches`` (n,), plus the number of its equals before it, and move ``seen`` on."""
+    order = np.argsort(batches, kind="stable")
+    counts = np.bincount(batches, minlength=len(seen))
+    entries = np.empty(len(batches), np.int64)
+    entries[order] = np.repeat(seen - np.cumsum(counts) + counts, counts) + np.arange(len(batches))
+    seen += counts
+    return entries

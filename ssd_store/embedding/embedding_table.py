@@ -333,6 +333,26 @@ class EmbeddingTable:
         StoreError
             The table is closed.
         """
+        at, left, cost = self._read_stored(ids, out, at)
+        self._formula.read_into(self._lane, ids[left], out, at[left])
+        return type(cost)(rows=ids.shape[0], requests=cost.requests, bytes_read=cost.bytes_read)
+
+    def read_stored(
+        self, ids: IdArray, out: NDArray[np.float32], *, at: IdArray | None = None
+    ) -> NDArray[np.int64]:
+        """Read like `read_into`, but only rows that were appended.
+
+        Returns
+        -------
+        (n,) the positions in ``ids`` of the other rows, ascending. The formula makes them; ``out`` has no values of
+        them.
+        """
+        return self._read_stored(ids, out, at)[1]
+
+    def _read_stored(
+        self, ids: IdArray, out: NDArray[np.float32], at: IdArray | None
+    ) -> tuple[IdArray, IdArray, ReadStats]:
+        """Read appended rows. Return the row in ``out`` for each id, the positions of the others, and the cost."""
         request = check_request(ids, out, num_rows=self.num_rows, dim=self.width, at=at)
         ids, at = request.rows, request.position
         if out.dtype != np.float32 or not out.flags.c_contiguous or not out.flags.writeable:
@@ -347,7 +367,7 @@ class EmbeddingTable:
             left = np.arange(ids.shape[0]) if self._buffer is None else self._buffer.take(ids, at, out)
         try:
             cost = NO_COST
-            for run in (*runs, self._formula):
+            for run in runs:
                 if not left.shape[0]:
                     break
                 found, places, looked_up = run.find(self._lane, ids[left])
@@ -358,7 +378,7 @@ class EmbeddingTable:
         finally:
             self._unpin(runs)
         self._count(cost)
-        return type(cost)(rows=ids.shape[0], requests=cost.requests, bytes_read=cost.bytes_read)
+        return at, left, cost
 
     def append(self, ids: IdArray, rows: NDArray[np.float32]) -> None:
         """Append new versions of rows. They are read from now on, and survive a crash after the next commit.

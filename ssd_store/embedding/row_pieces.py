@@ -22,6 +22,7 @@ from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, PlanError
 from gloader.ssd_store.embedding.piece_kernels import copy_rows, link, list_places, match
 from gloader.ssd_store.format.checksum import PAGE_BYTES, num_pages_of
+from gloader.ssd_store.os_io import REAL_OS
 from gloader.ssd_store.read.lane import ReadLane
 from gloader.ssd_store.spill.pieces import SpilledPieces
 
@@ -118,44 +119,44 @@ class RowPieces:
         self,
         ids: IdArray,
         batches: IdArray,
-        is_dirty: NDArray[np.bool_] | bool,
-        fill: Callable[[NDArray[np.float32], IdArray], object],
-    ) -> None:
-        """Add rows. Each batch is later than those that `take` was called for.
+        is_dirty: NDArray[np.bool_],
+        fill: Callable[[NDArray[np.float32], IdArray], IdArray],
+    ) -> IdArray:
+        """Add rows, and return the positions of those that ``fill`` did not write, which are not added.
+
+        Each batch is later than those that `take` was called for.
 
         Parameters
         ----------
         ids : (n,) at most `chunk_rows`
         batches : (n,) the batch that each row waits for
-        is_dirty : (n,), or one flag for all rows
-        fill : called with an array and the places (n,) in it, to which it writes the rows
+        is_dirty : (n,)
+        fill : called with an array and the places (n,) in it, to which it writes rows; returns the positions of the
+            rows that it did not write
 
         Raises
         ------
         BudgetError, SpillError, StoreError
             Other rows cannot be written to make room, or ``fill`` raised it.
         """
-        if not len(ids):
-            return
         with self._lock:
             while self._num_free < len(ids):
                 self._flush()
             self._num_free -= len(ids)
             places = self._free[self._num_free : self._num_free + len(ids)].astype(np.int64)
         # The places are not free and in no list, so this thread may write to them without the lock.
-        fill(self._rows, places)
+        dropped = fill(self._rows, places)
         with self._lock:
-            self._last = max(self._last, int(batches.max()))
+            self._release_places(places[dropped])
+            kept = np.delete(np.arange(len(ids)), dropped)
+            places, ids, batches = places[kept], ids[kept], batches[kept]
+            self._last = max(self._last, int(batches.max(initial=-1)))
             if self._last - self._first >= len(self._heads):
                 self._widen()
             self._ids[places] = ids
-            self._is_dirty[places] = is_dirty
+            self._is_dirty[places] = is_dirty[kept]
             link(places, batches, self._heads, self._counts, self._following)
-
-    def expect(self, batch: int, count: int) -> None:
-        """Note that ``count`` rows of a batch are not added: its `take` shall not find them."""
-        with self._lock:
-            self._in_table[batch] = self._in_table.get(batch, 0) + count
+        return dropped
 
     def take(
         self,
@@ -170,7 +171,7 @@ class RowPieces:
         Parameters
         ----------
         batch : the batch; after the call no rows may be added for it, or for a batch before it
-        wanted : (M,) ascending ids of all rows that were added or expected for the batch
+        wanted : (M,) ascending ids of all rows that were added for the batch
         target : (C, width), receives the rows
         at : (M,) row in ``target`` for each id
         is_dirty : (C,) receives whether each row is dirty
@@ -233,7 +234,7 @@ class RowPieces:
             for part in self._all_parts():
                 if part.is_dirty.any():
                     self._append(part.ids[part.is_dirty], self._read(part)[part.is_dirty])
-                    count += np.count_nonzero(part.is_dirty)
+                    count += int(np.count_nonzero(part.is_dirty))
                     part.is_dirty[:] = False
         return count
 
@@ -272,10 +273,14 @@ class RowPieces:
         if len(places):
             index = batch & (len(self._heads) - 1)
             self._heads[index], self._counts[index] = -1, 0
-            self._ids[places] = -1
-            self._is_dirty[places] = False
-            self._free[self._num_free : self._num_free + len(places)] = places
-            self._num_free += len(places)
+            self._release_places(places)
+
+    def _release_places(self, places: IdArray) -> None:
+        """Make ``places`` free."""
+        self._ids[places] = -1
+        self._is_dirty[places] = False
+        self._free[self._num_free : self._num_free + len(places)] = places
+        self._num_free += len(places)
 
     def _widen(self) -> None:
         """Double the number of lists until every batch has its own."""
@@ -313,7 +318,7 @@ class RowPieces:
                     chunk = chunk[self._is_dirty[chunk]]
                     if len(chunk):
                         self._append(self._ids[chunk], self._gather(chunk))
-                self.expect(batch, len(places))
+                self._in_table[batch] = self._in_table.get(batch, 0) + len(places)
         for batch, places in leaving:
             self._clear(batch, places)
 
@@ -373,12 +378,12 @@ class RowPieces:
 
     def _read(self, part: _Part) -> NDArray[np.float32]:
         """Return the rows (n, width) of a part, every byte checked."""
-        if self._lane is None and self._spill is not None:
+        if self._lane is None:  # without a file there is no lane
             self._lane = ReadLane(
                 _PART_BYTES,
                 io="auto",
                 is_direct=True,
-                os_io=self._spill.os_io,
+                os_io=REAL_OS if self._spill is None else self._spill.os_io,
                 when_closed="the embedding is closed",
             )
         rows: NDArray[np.float32] = part.pieces.read(part.owner, self._lane, np.dtype(np.float32))

@@ -1,0 +1,166 @@
+"""A driver of `EmbeddingRows` without the pipeline: three threads over given batches, beside torch's own embedding."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gloader.core.signals import Cancellation
+from gloader.errors import ChannelClosedError
+from gloader.pipeline.embedding_optimizers import Adagrad, RowwiseAdagrad, SparseAdam
+from gloader.pipeline.embedding_rows import EmbeddingRows
+from gloader.pipeline.superbatch import OrderedRows
+from gloader.pipeline.threads import Channel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+
+def ordered(rows: NDArray[np.int64]) -> OrderedRows:
+    """Return a batch's rows, which may repeat, in ascending order."""
+    order = np.argsort(rows, kind="stable")
+    ascending = rows[order]
+    is_first = np.concatenate([[True], ascending[1:] != ascending[:-1]])[: len(rows)]
+    first = order[is_first]
+    repeats = None
+    if not is_first.all():
+        repeats = np.stack([order[~is_first], first[(np.cumsum(is_first) - 1)[~is_first]]])
+    return OrderedRows(rows=rows, ascending=ascending[is_first], order=first, repeats=repeats)
+
+
+def gradient(batch: int, leaf: torch.Tensor) -> torch.Tensor:
+    """Return a gradient that depends on the batch's address and on the weights, so that an old version shows."""
+    noise = torch.from_numpy(np.random.default_rng(batch).standard_normal(tuple(leaf.shape), np.float32))
+    return noise + leaf.detach() * 0.5
+
+
+def run(
+    rows: EmbeddingRows,
+    batches: Sequence[NDArray[np.int64]],
+    *,
+    superbatch: int,
+    start: int = 0,
+    stop: int | None = None,
+    lookahead: bool = True,
+    between: Callable[[int], object] = lambda batch: None,
+    skipped: Sequence[int] = (),
+    ahead: int = 3,
+) -> None:
+    """Train the batches ``start:stop`` in three threads; raise the first error of any thread.
+
+    Loads run up to ``ahead`` batches ahead of the steps. ``between`` is called before each batch's step.
+    """
+    numbers = list(range(start, len(batches)))
+    plans = [numbers[at : at + superbatch] for at in range(0, len(numbers), superbatch)]
+    staged: Channel[Any] = Channel(1)
+    loaded: Channel[Any] = Channel(ahead)
+    cancellation = Cancellation()
+    errors: list[BaseException] = []
+
+    def guarded(work: Callable[[], None], *outs: Channel[Any]) -> Callable[[], None]:
+        def body() -> None:
+            error: BaseException | None = None
+            try:
+                work()
+            except ChannelClosedError:
+                pass
+            except BaseException as caught:
+                error = caught
+                errors.append(caught)
+            for out in outs:
+                out.close(error)
+
+        return body
+
+    def stage() -> None:
+        for number, plan in enumerate(plans):
+            after = plans[number + 1] if lookahead and number + 1 < len(plans) else []
+            planned = rows.planner.plan(
+                [np.unique(batches[b]) for b in plan], [np.unique(batches[b]) for b in after]
+            )
+            staged.put((rows.stage(planned, cancellation=cancellation), plan))
+
+    def load() -> None:
+        while True:
+            each, plan = staged.get()
+            for index, batch in enumerate(plan):
+                loaded.put(
+                    (batch, rows.load(each, index, ordered(batches[batch]), cancellation=cancellation))
+                )
+
+    threads = [
+        threading.Thread(target=guarded(stage, staged), daemon=True),
+        threading.Thread(target=guarded(load, loaded), daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(start, len(batches) if stop is None else stop):
+            try:
+                batch, slots = loaded.get()
+            except ChannelClosedError:
+                break
+            between(batch)
+            leaf = rows.leaf(slots)
+            rows.step(slots, None if batch in skipped else gradient(batch, leaf))
+    finally:
+        cancellation.set()
+        rows.cancel()
+        staged.cancel()
+        loaded.cancel()
+        for thread in threads:
+            thread.join(30)
+    if errors:
+        raise errors[0]
+
+
+@dataclass
+class Oracle:
+    """The same training by `torch.nn.Embedding`."""
+
+    weights: torch.Tensor  # (N, D), the first weights
+    optimizer: RowwiseAdagrad | Adagrad | SparseAdam
+    num_steps: int = 0
+    state: torch.Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.embedding = torch.nn.Embedding.from_pretrained(self.weights.clone(), freeze=False, sparse=True)
+        settings = {key: value for key, value in self.optimizer.facts().items() if key != "name"}
+        parameters = [self.embedding.weight]
+        self.torch: Any = None
+        if isinstance(self.optimizer, Adagrad):
+            self.torch = torch.optim.Adagrad(parameters, **settings)
+        elif isinstance(self.optimizer, SparseAdam):
+            self.torch = torch.optim.SparseAdam(parameters, **settings)
+        self.state = torch.zeros(len(self.weights), 1)
+
+    def step(self, batch: int, rows: NDArray[np.int64]) -> None:
+        """Train one batch."""
+        leaf = self.embedding(torch.from_numpy(rows))
+        grad = gradient(batch, leaf)
+        self.num_steps += 1
+        self.embedding.zero_grad()
+        leaf.backward(grad)
+        if self.torch is not None:
+            self.torch.step()
+            return
+        summed = self.embedding.weight.grad.coalesce()
+        weights, state = self.embedding.weight.detach().numpy(), self.state.numpy()
+        lr, eps = np.float32(self.optimizer.lr), np.float32(self.optimizer.eps)
+        for row, values in zip(summed.indices()[0].numpy(), summed.values().numpy(), strict=True):
+            squares = np.float32(0)
+            for value in values:
+                squares += value * value
+            state[row, 0] += squares / np.float32(len(values))
+            weights[row] -= lr / (np.sqrt(state[row, 0]) + eps) * values
+
+    @property
+    def result(self) -> NDArray[np.float32]:
+        """The weights (N, D)."""
+        return self.embedding.weight.detach().numpy()
