@@ -1,26 +1,28 @@
 """The loops in the planner of an embedding's slots. They check nothing; the caller checks ids, dtypes and capacities.
 
-`write_plan` explains the plan. Each slot is in one chain, a doubly linked list of slots. The chains are
+`write_plan` explains the plan. A slot is pinned while a batch of one of the last steps used it. Each other slot is in
+one chain, a linked list. Its first slots become victims first. The chains are
 
 - 0 to ``horizon`` - 1: slots of rows whose next use is this batch of the plan or of its look-ahead;
-- ``horizon``: slots of rows without a known next use;
-- the next ``depth`` chains, the pins: slots that the last ``depth`` steps used, by the step's number modulo ``depth``;
-- the last one: empty slots.
+- ``horizon``: slots of rows without a known next use, the one used last at the end;
+- ``horizon`` + 1: empty slots.
 
-A step, of one or several batches, is released when its slots leave their pin for the chains of their next uses. Victims
-come from these chains alone. Each access enters at most two chains, so a plan takes O(1) time per access. The kernels share these arguments:
+When a batch is planned, all slots of its chain are hits, so the chain is left behind as a whole, and no slot is
+searched in a chain. An access enters at most one chain, so a plan takes O(1) time per access. The kernels share these
+arguments:
 
 - keys, values, base: the arrays of a `PlannerTable`. An entry is a slot (>= 0), ``base - t`` for a row whose first
   use is batch t, ``base - horizon`` for a row in a forward piece, and ``base - horizon - 1`` for a late row;
 - content: (C,) the row in each slot, -1 if empty;
-- records: (C, 4) int32, the columns below; heads, tails: each chain's first and last slot, negative if it is empty.
+- records: (C, 3) int32, the columns below; heads, tails: each chain's first and last slot, -1 if it is empty;
+- far: no chain of a batch between ``far`` and the horizon has a slot.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gloader.cache.next_use import NOTHING, cell
+from gloader.cache.next_use import cell
 from gloader.core.kernels import njit
 from gloader.core.numba_ops import prefetch, to_int
 
@@ -36,13 +38,12 @@ TABLE: Final = 1  # the rows that the staging of the superbatch read from the ta
 LATE: Final = 2  # the table, read at the load, because the staging may have read it before the row's eviction
 
 # The columns of a slot's record.
-BEFORE: Final = 0  # the slot before it in its chain, or -1 - chain
-AFTER: Final = 1  # the slot after it, or -1 - chain
-USE: Final = 2  # its row's next use: a batch of the plan or of the look-ahead, or the horizon
-LAST: Final = 3  # number of the step that used its row last, -1 before all steps
-NUM_COLUMNS: Final = 4
+AFTER: Final = 0  # the slot after it in its chain, or -1
+USE: Final = 1  # its row's next use: a batch of the plan or of the look-ahead, or the horizon
+LAST: Final = 2  # number of the batch that used its row last, -1 before all batches
+NUM_COLUMNS: Final = 3
 NUM_MARKS: Final = 2  # entries below those of the horizon's batches: forward and late
-# Accesses between the prefetch of a table entry and its read.
+# Accesses between the prefetch of a table entry or of a slot's record and its read.
 _AHEAD: Final = 24
 
 
@@ -52,28 +53,12 @@ def _append(
 ) -> None:
     """Make ``slot`` the last one of ``chain``."""
     tail = to_int(tails[chain])
-    records[slot, AFTER] = -1 - chain
+    records[slot, AFTER] = -1
     if tail < 0:
-        records[slot, BEFORE] = -1 - chain
         heads[chain] = slot
     else:
-        records[slot, BEFORE] = tail
         records[tail, AFTER] = slot
     tails[chain] = slot
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _unlink(slot: int, records: NDArray[np.int32], heads: NDArray[np.int32], tails: NDArray[np.int32]) -> None:
-    """Take ``slot`` out of its chain."""
-    before, after = to_int(records[slot, BEFORE]), to_int(records[slot, AFTER])
-    if before < 0:
-        heads[-1 - before] = after
-    else:
-        records[before, AFTER] = after
-    if after < 0:
-        tails[-1 - after] = before
-    else:
-        records[after, BEFORE] = before
 
 
 @njit(cache=True, nogil=True)
@@ -133,25 +118,24 @@ def chain_slots(
     records: NDArray[np.int32],
     heads: NDArray[np.int32],
     tails: NDArray[np.int32],
-    depth: int,
     released: int,
     oldest: int,
     unknown: int,
 ) -> None:
-    """Put every slot into its chain for a new plan, and the slots of known rows into the table.
+    """Put every slot that is not pinned into its chain for a new plan, and the slots of known rows into the table.
 
-    ``released`` is the number of released steps. ``unknown`` is the last plan's horizon, and ``oldest`` the first
-    slot in its chain of rows without a known next use. This chain keeps its order: the row used last is its last one.
+    The batches from ``released`` on pin their slots. ``unknown`` is the last plan's horizon, and ``oldest`` the first
+    slot in its chain of rows without a known next use. This chain keeps its order.
     """
     for slot in range(content.shape[0]):
         if content[slot] < 0:
-            _append(slot, horizon + 1 + depth, records, heads, tails)
+            _append(slot, horizon + 1, records, heads, tails)
         elif records[slot, LAST] >= released or records[slot, USE] != unknown:
-            _chain_slot(slot, content, keys, values, base, horizon, records, heads, tails, depth, released)
+            _chain_slot(slot, content, keys, values, base, horizon, records, heads, tails, released)
     slot = to_int(oldest)
     while slot >= 0:
         after = to_int(records[slot, AFTER])
-        _chain_slot(slot, content, keys, values, base, horizon, records, heads, tails, depth, released)
+        _chain_slot(slot, content, keys, values, base, horizon, records, heads, tails, released)
         slot = after
 
 
@@ -166,7 +150,6 @@ def _chain_slot(
     records: NDArray[np.int32],
     heads: NDArray[np.int32],
     tails: NDArray[np.int32],
-    depth: int,
     released: int,
 ) -> None:
     """Put one slot with a row into its chain, see `chain_slots`."""
@@ -177,38 +160,90 @@ def _chain_slot(
     else:
         use = to_int(horizon)
     records[slot, USE] = use
-    last = to_int(records[slot, LAST])
-    chain = horizon + 1 + last % depth if last >= released else use
-    _append(slot, chain, records, heads, tails)
+    if records[slot, LAST] < released:
+        _append(slot, use, records, heads, tails)
 
 
 @njit(cache=True, nogil=True)
-def _release(
-    pin: int,
+def release(
+    codes: NDArray[np.int32],
+    number: int,
     horizon: int,
-    far: int,
     records: NDArray[np.int32],
     heads: NDArray[np.int32],
     tails: NDArray[np.int32],
+    far: int,
 ) -> int:
-    """Move the slots of the chain ``pin`` to the chains of their next uses. Return the new ``far``, see `assign`."""
-    slot = to_int(heads[pin])
-    heads[pin] = -1
-    tails[pin] = -1
-    while slot >= 0:
-        after = to_int(records[slot, AFTER])
-        use = to_int(records[slot, USE])
-        _append(slot, use, records, heads, tails)
-        if far < use < horizon:
-            far = use
-        slot = after
+    """Put the slots that batch ``number`` was the last to use into their chains. Return the new ``far``.
+
+    ``codes`` (V,) has the batch's slots, see `load`.
+    """
+    flat = records.ravel()
+    for position in range(codes.shape[0]):
+        if position + _AHEAD < codes.shape[0]:
+            code = to_int(codes[position + _AHEAD])
+            prefetch(flat, NUM_COLUMNS * (code if code >= 0 else -1 - code))
+        code = to_int(codes[position])
+        slot = code if code >= 0 else -1 - code
+        if records[slot, LAST] == number:
+            use = to_int(records[slot, USE])
+            _append(slot, use, records, heads, tails)
+            if far < use < horizon:
+                far = use
     return far
 
 
 @njit(cache=True, nogil=True)
-def assign(
+def find(
     nodes: NDArray[np.integer],
-    slots: NDArray[np.int32],
+    codes: NDArray[np.int32],
+    keys: IdArray,
+    values: NDArray[np.int32],
+    base: int,
+    horizon: int,
+    records: NDArray[np.int32],
+    number: int,
+    entries: NDArray[np.int32],
+    positions: NDArray[np.int32],
+    sources: NDArray[np.int8],
+) -> int:
+    """Pin the slots of batch ``number``'s rows that are in slots, and list the other rows. Return their number L.
+
+    ``codes`` (V,) has the rows' next uses, and gets the slots of rows in slots. ``positions`` (>= L,) gets the
+    positions of the other rows, and ``sources`` (>= L,) their sources. ``entries`` (>= V,) is scratch.
+    """
+    flat = records.ravel()
+    forward = to_int(base) - horizon
+    num_nodes, num_loads = nodes.shape[0], 0
+    fetch_end = 0 if keys.shape[0] else num_nodes - _AHEAD
+    # The entry at a step's position is read, and then the record of the slot in the entry read _AHEAD steps before.
+    for step in range(num_nodes + _AHEAD):
+        if step < num_nodes:
+            if step < fetch_end:
+                prefetch(values, to_int(nodes[step + _AHEAD]))
+            entry = to_int(values[cell(keys, to_int(nodes[step]))])
+            entries[step] = entry
+            if entry >= 0:
+                prefetch(flat, NUM_COLUMNS * entry)
+        position = step - _AHEAD
+        if position < 0:
+            continue
+        entry = to_int(entries[position])
+        if entry >= 0:
+            records[entry, USE] = codes[position]
+            records[entry, LAST] = number
+            codes[position] = entry
+        else:
+            sources[num_loads] = FORWARD if entry == forward else LATE if entry == forward - 1 else TABLE
+            positions[num_loads] = position
+            num_loads += 1
+    return num_loads
+
+
+@njit(cache=True, nogil=True)
+def load(
+    nodes: NDArray[np.integer],
+    codes: NDArray[np.int32],
     keys: IdArray,
     values: NDArray[np.int32],
     base: int,
@@ -217,79 +252,61 @@ def assign(
     records: NDArray[np.int32],
     heads: NDArray[np.int32],
     tails: NDArray[np.int32],
-    depth: int,
-    released: int,
     far: int,
     last: int,
-    step: int,
+    number: int,
     positions: NDArray[np.int32],
-    sources: NDArray[np.int8],
+    start: int,
+    wait_for: int,
     victims: NDArray[np.integer],
     targets: NDArray[np.int32],
-) -> tuple[int, int, int, int]:
-    """Give each of a batch's rows its slot.
+) -> tuple[int, int, int]:
+    """Give the rows at ``positions[start:]`` their slots, while there are empty slots or victims.
 
-    Returns the number of loads, the number of released steps, the batch's `WriteStep.wait_for`, and ``far``. The number
-    of loads is -1 if the step's rows do not fit in the slots.
+    Returns the number of rows at ``positions`` that have slots, ``wait_for`` and ``far``.
 
-    ``step`` is the number of the batch's step since the planner's start, and ``last`` the place of the step's last batch
-    in the plan. ``slots`` (V,) has the rows' next uses, and gets the slot s of a row that is in a slot, or -1 - s for a
-    load. No chain of a batch between ``far`` and the horizon has a slot. For each load, ``sources`` gets its source, ``victims`` the evicted row
-    or -1, and ``targets`` the batch that the evicted row goes forward to, or -1. ``positions`` is scratch.
+    Parameters
+    ----------
+    codes : (V,) the rows' next uses; gets -1 - s for a row that is loaded into slot s
+    last : the place in the plan of the last batch of the batch's step
+    number : the batch's number since the planner's start
+    positions : (L,) positions of the rows without a slot
+    wait_for : the batches whose steps the evictions so far wait for
+    victims : (>= L,) gets the row that each load evicts, -1 if its slot was empty
+    targets : (>= L,) gets the batch of the plan that the evicted row goes forward to, -1 if there is none
     """
-    pin = horizon + 1 + step % depth
-    forward = to_int(base) - horizon
-    while released <= step - depth:
-        far = _release(horizon + 1 + released % depth, horizon, far, records, heads, tails)
-        released += 1
-    # The batch's rows that are in slots are pinned first, so that none of them is a victim.
-    num_loads = 0
-    fetch_end = 0 if keys.shape[0] else nodes.shape[0] - _AHEAD
-    for position in range(nodes.shape[0]):
-        if position < fetch_end:
-            prefetch(values, to_int(nodes[position + _AHEAD]))
-        value = to_int(values[cell(keys, to_int(nodes[position]))])
-        if value >= 0:
-            _unlink(value, records, heads, tails)
-            records[value, USE] = slots[position]
-            records[value, LAST] = step
-            _append(value, pin, records, heads, tails)
-            slots[position] = value
-        else:
-            sources[num_loads] = FORWARD if value == forward else LATE if value == forward - 1 else TABLE
-            positions[num_loads] = position
-            num_loads += 1
-    wait_for = 0
-    for load in range(num_loads):
-        slot = to_int(heads[horizon + 1 + depth])
-        while slot < 0:
-            slot = to_int(heads[horizon])
-            if slot < 0:
+    flat = records.ravel()
+    for index in range(start, positions.shape[0]):
+        chain = horizon + 1
+        if heads[chain] < 0:
+            chain = to_int(horizon)
+            if heads[chain] < 0:
                 while far > last and heads[far] < 0:
                     far -= 1
-                if far > last:
-                    slot = to_int(heads[far])
-                elif released >= step:
-                    return -1, released, wait_for, far
-                else:
-                    far = _release(horizon + 1 + released % depth, horizon, far, records, heads, tails)
-                    released += 1
-        _unlink(slot, records, heads, tails)
+                if far <= last:
+                    return index, wait_for, far
+                chain = to_int(far)
+        slot = to_int(heads[chain])
+        after = to_int(records[slot, AFTER])
+        heads[chain] = after
+        if after < 0:
+            tails[chain] = -1
+        else:
+            prefetch(flat, NUM_COLUMNS * after)
+            prefetch(content, after)
         victim = to_int(content[slot])
-        target = NOTHING
+        victims[index] = victim
+        targets[index] = -1
         if victim >= 0:
             wait_for = max(wait_for, to_int(records[slot, LAST]) + 1)
-            if records[slot, USE] < horizon:
-                target = to_int(records[slot, USE])
-                values[cell(keys, victim)] = forward
-        victims[load] = victim
-        targets[load] = target
-        position = to_int(positions[load])
+            if chain < horizon:
+                targets[index] = chain
+                values[cell(keys, victim)] = to_int(base) - horizon
+        position = to_int(positions[index])
         node = to_int(nodes[position])
         values[cell(keys, node)] = slot
         content[slot] = node
-        records[slot, USE] = slots[position]
-        records[slot, LAST] = step
-        _append(slot, pin, records, heads, tails)
-        slots[position] = -1 - slot
-    return num_loads, released, wait_for, far
+        records[slot, USE] = codes[position]
+        records[slot, LAST] = number
+        codes[position] = -1 - slot
+    return positions.shape[0], wait_for, far

@@ -1,13 +1,12 @@
 """The plan of an embedding's slots: for each batch its evictions, its loads and the slots of its rows.
 
 An embedding is the trainable rows of one node type. Its storage on disk is the table. A slot holds one row in memory.
-To load a row is to put it into a slot, and to evict it is to take it out. A step is one optimizer step, for one batch or,
-with several ranks, for one batch of each rank. All rows of a batch lie in slots from the batch's load until its step, so
-every row that is in no slot is loaded. `WritePlanner` plans one superbatch after another; its loops are in
-`write_kernels`.
+To load a row is to put it into a slot, and to evict it is to take it out. A step is one optimizer step, for one batch
+or, with several ranks, for one batch of each rank. All rows of a batch lie in slots from the batch's load until its step, so every row that is in no slot is loaded.
+`WritePlanner` plans one superbatch after another; its loops are in `write_kernels`.
 
 The victim of a load is the row whose next use is farthest (L. A. Belady, IBM Systems Journal 5(2), 1966, with mandatory
-admission). The rows of the last steps come last, because these steps may not be complete. The plan also says where
+admission). The rows of the last batches come last, because their steps may not be complete. The plan also says where
 each evicted row goes and where each loaded row comes from, so that no load finds an old version:
 
 - A row that a known later batch uses goes forward to this batch: it lies in the batch's forward piece, and its next
@@ -18,6 +17,7 @@ each evicted row goes and where each loaded row comes from, so that no load find
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -252,7 +252,9 @@ class WritePlanner:
         # The last plan: the number of its first batch and of the batch after its last one, its horizon, and the first
         # slot of the chain of rows without a known next use.
         self._last_first, self._next, self._horizon, self._oldest = 0, 0, 0, -1
-        self._released = 0  # steps whose slots may be victims' slots
+        self._pinned: deque[NDArray[np.int32]] = (
+            deque()
+        )  # the codes of the last batches, whose slots are pinned
         # Rows that the plans left in forward pieces, and the numbers of the batches that load them.
         self._forward: tuple[IdArray, IdArray] = (NO_ROWS, NO_ROWS)
         self._late: IdArray = NO_ROWS  # rows that the last plan evicted to the table
@@ -315,8 +317,8 @@ class WritePlanner:
                 f"row {int(rows[bad])} was evicted for batch {int(targets[bad])}, but this batch is not the next one "
                 "that uses it. Plan the batches that the last plan had as its look-ahead, or call restart"
             )
-        # One chain for each batch and for no known use, the pins, and the empty slots.
-        heads, tails = np.full((2, horizon + 1 + self._depth + 1), -1, dtype=np.int32)
+        # One chain for each batch, for no known use and for the empty slots.
+        heads, tails = np.full((2, horizon + 2), -1, dtype=np.int32)
         content = self._content.copy()
         kernels.chain_slots(
             content,
@@ -327,8 +329,7 @@ class WritePlanner:
             self._records,
             heads,
             tails,
-            self._depth,
-            self._released,
+            first - len(self._pinned),
             self._oldest,
             self._horizon,
         )
@@ -370,41 +371,70 @@ class WritePlanner:
         """
         table, far, per_step = self._table, horizon - 1, self._per_step
         largest = int(window.lengths.max(initial=0))
-        positions, sources = np.empty(largest, dtype=np.int32), np.empty(largest, dtype=np.int8)
-        victims, targets = (
-            np.empty(largest, dtype=_row_type(self._num_rows)),
-            np.empty(largest, dtype=np.int32),
-        )
+        entries, positions, targets = np.empty((3, largest), dtype=np.int32)
+        sources = np.empty(largest, dtype=np.int8)
+        victims = np.empty(largest, dtype=_row_type(self._num_rows))
         loads, waits = [], np.zeros(len(parts), dtype=np.int64)
-        for batch, part in enumerate(parts):
-            last = batch + per_step - 1 - batch % per_step
-            num_loads, self._released, waits[batch], far = kernels.assign(
-                window.read(batch),
-                part,
+        for batch, codes in enumerate(parts):
+            rows, number = window.read(batch), self._next + batch
+            step = number // per_step
+            while self._pinned and self._first_pinned(number) <= step - self._depth:
+                far = self._release(number, horizon, heads, tails, far)
+            num_loads = kernels.find(
+                rows,
+                codes,
                 table.keys,
                 table.values,
                 table.base,
                 horizon,
-                content,
                 self._records,
-                heads,
-                tails,
-                self._depth,
-                self._released,
-                far,
-                min(last, horizon - 1),
-                (self._next + batch) // per_step,
+                number,
+                entries,
                 positions,
                 sources,
-                victims,
-                targets,
             )
-            if num_loads < 0:
-                raise self._too_small(window)
-            loads.append(
-                (sources[:num_loads].copy(), victims[:num_loads].copy(), targets[:num_loads].copy())
-            )
+            done, wait_for = 0, 0
+            while True:
+                done, wait_for, far = kernels.load(
+                    rows,
+                    codes,
+                    table.keys,
+                    table.values,
+                    table.base,
+                    horizon,
+                    content,
+                    self._records,
+                    heads,
+                    tails,
+                    far,
+                    min(batch + per_step - 1 - batch % per_step, horizon - 1),
+                    number,
+                    positions[:num_loads],
+                    done,
+                    wait_for,
+                    victims,
+                    targets,
+                )
+                if done == num_loads:
+                    break
+                if not self._pinned or self._first_pinned(number) == step:
+                    raise self._too_small(window)
+                far = self._release(number, horizon, heads, tails, far)
+            waits[batch] = -(-wait_for // per_step)
+            self._pinned.append(codes)
+            loads.append((sources[:num_loads].copy(), victims[:num_loads].copy(), targets[:num_loads].copy()))
         return loads, waits
+
+    def _release(
+        self, number: int, horizon: int, heads: NDArray[np.int32], tails: NDArray[np.int32], far: int
+    ) -> int:
+        """Release the slots of the first pinned batch before batch ``number``. Return the new ``far``."""
+        first = number - len(self._pinned)
+        return kernels.release(self._pinned.popleft(), first, horizon, self._records, heads, tails, far)
+
+    def _first_pinned(self, number: int) -> int:
+        """Return the step of the first pinned batch before batch ``number``."""
+        return (number - len(self._pinned)) // self._per_step
 
     def _too_small(self, *readers: BatchReader) -> BudgetError:
         """Return the error for slots that cannot hold the rows of a step."""
@@ -412,10 +442,10 @@ class WritePlanner:
         batches = [rows for reader in readers for rows in map(reader.read, range(len(reader)))]
         steps = [batches[first : first + per_step] for first in range(0, len(batches), per_step)]
         counts = [len(np.unique(np.concatenate(step))) for step in steps]
-        largest, step = max(counts), self._next // per_step + counts.index(max(counts))
-        unit, which = "batch", f"batch {step} has"
+        largest, number = max(counts), self._next // per_step + counts.index(max(counts))
+        unit, which = "batch", f"batch {number} has"
         if per_step > 1:
-            unit, which = "step", f"the {per_step} batches of step {step}, one of each rank, have"
+            unit, which = "step", f"the {per_step} batches of step {number}, one of each rank, have"
         return BudgetError(
             f"{which} {largest} distinct rows of the embedding, and its cache has {self._capacity} slots. All rows of a "
             f"{unit} must be in slots: give the cache at least {largest} slots, or take smaller batches"

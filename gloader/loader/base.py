@@ -365,8 +365,9 @@ class BatchLoader(Generic[B]):
         reports, passes = self._feedback.reports, self._feedback.passes
         parts = [explain_passes(passes) if passes else "", explain_run(reports) if reports else ""]
         tier = self._held.tier
-        if not isinstance(tier, RemoteTier) and tier.exchange is not None:
-            parts.append(tier.exchange.explain_run())
+        if not isinstance(tier, RemoteTier):
+            parts.append("" if tier.exchange is None else tier.exchange.explain_run())
+            parts += [embedding.explain_run() for embedding in tier.trained]
         if self._dataset.mirrored is not None:
             parts.append(self._dataset.mirrored.explain_traffic())
         return "\n".join(filter(None, parts))
@@ -448,7 +449,8 @@ class BatchLoader(Generic[B]):
     def write_trace(self, path: StrPath) -> None:
         """Write the events of every stage so far as JSON for https://ui.perfetto.dev and `gloader.replay`.
 
-        A rank that receives its batches from another process records only its loop, which cannot be replayed.
+        A rank that receives its batches from another process records only its loop, which cannot be replayed. A run
+        with trained rows cannot be replayed either.
 
         Raises
         ------
@@ -462,7 +464,7 @@ class BatchLoader(Generic[B]):
         if whole is None:
             raise ConfigError("nothing was recorded; build the loader with trace=True")
         tier, header = self._held.tier, None
-        if not isinstance(tier, RemoteTier):
+        if not isinstance(tier, RemoteTier) and not tier.trained:
             state = self._recorded_from or self._state
             header = run_header(tier, self._settings, state, self._dataset, num_ranks=self._held.num_ranks)
         whole.write(Path(path), header=header)

@@ -639,8 +639,7 @@ def _checked_facts(
         )
     if optimizer is None:
         return nodes, optimizer_from(facts["optimizer"])
-    # Another learning rate is allowed: schedules change it.
-    check_same_optimizer(optimizer, {**facts["optimizer"], "lr": optimizer.facts().get("lr")})
+    check_same_optimizer(optimizer, facts["optimizer"])
     return nodes, optimizer
 
 

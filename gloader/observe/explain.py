@@ -62,6 +62,7 @@ class TierFacts:
     topology: TopologyChoice  # the home of the edges, with the reason
     rates: IoRates  # the disk's rates, measured or assumed
     links: str = ""  # a line about the links, if seeds are edges
+    embeddings: tuple[str, ...] = ()  # a line about the trained rows of each node type with an embedding
 
     @property
     def table_names(self) -> tuple[str, ...]:
@@ -125,6 +126,7 @@ def explain_tiers(facts: TierFacts) -> str:
     lines += _explain_topology(facts)
     lines += [facts.links] if facts.links else []
     lines += _explain_features(facts)
+    lines += facts.embeddings
     if plan.would_fit:
         lines.append(f"  {FITS_IN_MEMORY}")
     if plan.num_buffers < _ALL_AT_WORK:

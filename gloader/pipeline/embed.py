@@ -19,13 +19,16 @@ import torch
 
 from gloader.core.near_names import Named
 from gloader.core.signals import uninterrupted
+from gloader.core.units import format_bytes, format_count, format_seconds
 from gloader.errors import GloaderError, ShapeError, StateError
 from gloader.types import LinkBatch, ReadyBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gloader.pipeline.embedding_rows import BatchSlots
+    from gloader.observe.epoch_stats import StatsRecorder
+    from gloader.observe.instruments import Work
+    from gloader.pipeline.embedding_rows import BatchSlots, RowCounts
     from gloader.pipeline.send import SentBatch
     from gloader.types import AnyReadyBatch, BatchId, Delivered, IdArray
 
@@ -46,6 +49,17 @@ class SlotRows(Protocol):
     """The rows of an embedding in slots: `EmbeddingRows`, or on a rank that does not load, its view of them."""
 
     num_steps: int  # optimizer steps in the life of the table
+    counts: RowCounts  # loaded and evicted rows
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read by this process, of the table and of the spill folder."""
+        ...
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes written by this process."""
+        ...
 
     def leaf(self, slots: BatchSlots, device: torch.device | None = None) -> torch.Tensor:
         """Return a copy of the batch's weights (U, D), a leaf with gradients."""
@@ -107,13 +121,30 @@ class TrainedEmbedding(Generic[R]):
         self._step = step
         self._present: _Present | None = None  # the delivered batch, until its step
         self._counting = threading.Lock()  # guards the next field
-        self._counted = (0, 0)  # bytes read and written at the last call of `new_bytes`
+        # Bytes read and written when the loader was opened, and at the last call of `count_bytes`.
+        self._before = self._counted = (rows.bytes_read, rows.bytes_written)
 
-    def new_bytes(self) -> dict[str, int]:
-        """Return the bytes read and written since the last call, of the table and of the spill folder. Thread-safe."""
-        with self._counting:
-            before, self._counted = self._counted, (self.rows.bytes_read, self.rows.bytes_written)
-            return {"read": self._counted[0] - before[0], "written": self._counted[1] - before[1]}
+    def count_bytes(self, work: Work, recorder: StatsRecorder) -> None:
+        """Add the bytes since the last call, of the table and the spill folder, to a stage's work and to its epoch."""
+        with self._counting:  # the stages that load and those that read ahead count together
+            (read, written), self._counted = self._counted, (self.rows.bytes_read, self.rows.bytes_written)
+            read, written = self._counted[0] - read, self._counted[1] - written
+        work.add_bytes(read=read, written=written)
+        recorder.add_staged(bytes_read=read, bytes_written=written, requests=0)
+
+    def explain_run(self) -> str:
+        """Return a line on the loaded rows, by their sources, and on the bytes moved; "" before the first load."""
+        counts, rows = self.rows.counts, self.rows
+        loaded = counts.loaded_forward + counts.loaded_table + counts.loaded_late
+        if not loaded:
+            return ""
+        read, written = rows.bytes_read - self._before[0], rows.bytes_written - self._before[1]
+        forward, late = counts.loaded_forward / loaded, counts.loaded_late / loaded
+        return (
+            f"trained rows of {self.name}: {format_count(loaded)} loaded, {forward:.0%} of them kept since an earlier "
+            f"batch, {late:.0%} read from the table without staging; {format_bytes(read)} read, "
+            f"{format_bytes(written)} written; loads waited {format_seconds(counts.waited_s)} for steps"
+        )
 
     def require_done(self) -> None:
         """Raise StateError if the delivered batch was neither stepped nor skipped."""

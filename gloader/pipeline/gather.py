@@ -113,7 +113,7 @@ class ReadMisses:
             with self._instruments.working("read", batch.sampled.id) as work:
                 work.note(superbatch=superbatch.number)
                 loaded.append(embedding.rows.load(staged, job.index, ordered))
-                work.add_bytes(**embedding.new_bytes())
+                embedding.count_bytes(work, self._instruments.recorder(batch.sampled.id.epoch))
         return tuple(loaded)
 
     def _count(self, batch: BatchId, step: CacheStep, read: ReadStats, *, num_rows: int, table: int) -> None:

@@ -214,7 +214,7 @@ class StageMisses:
             trained = []
             for embedding, write in zip(self._embeddings, planned.writes, strict=True):
                 trained.append(embedding.rows.stage(write, cancellation=cancellation))
-                work.add_bytes(**embedding.new_bytes())
+                embedding.count_bytes(work, self._instruments.recorder(planned.first.epoch))
             if tables:
                 largest = max((table.choice for table in tables), key=lambda choice: choice.read_bytes)
                 work.note(strategy=largest.text)

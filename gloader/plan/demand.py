@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from gloader.cache import node_bytes, table_bytes
 from gloader.cache.write_plan import write_access_bytes
+from gloader.core.units import format_bytes
 from gloader.ssd_store import packer_memory_bytes
 
 if TYPE_CHECKING:
@@ -107,6 +108,17 @@ class EmbeddingDemand:
     num_slots: int  # rows in memory
     staging_bytes: int  # memory for rows that are read ahead
     fixed_bytes: int  # slots, rows read ahead, buffered writes, and the tensors of a batch
+    row_bytes: int  # weights and state of a row
+    folder: str  # of the table
+
+    @property
+    def text(self) -> str:
+        """One line of text on the rows' places, for the report."""
+        share = self.num_slots / max(self.num_rows, 1)
+        return (
+            f"trained rows of {self.name}: {self.num_slots:,} of {self.num_rows:,} rows ({share:.1%}) of "
+            f"{format_bytes(self.row_bytes)} in memory; table in {self.folder}"
+        )
 
     def planning_bytes(self, num_batches: int) -> int:
         """Return the bytes for traces, plans and lookup tables with superbatches of ``num_batches``. Pure."""

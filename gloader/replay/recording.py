@@ -165,7 +165,7 @@ def parse_recording(body: Mapping[str, Any]) -> Recording:
     if header is None:
         raise ReplayError(
             "the recording has no header: an earlier version wrote it, or a rank whose batches another one loads and "
-            "records; record the run again"
+            "records; record the run again. A run that trains embeddings cannot be replayed"
         )
     if num_dropped:
         raise ReplayError(

@@ -135,18 +135,18 @@ def embedding_demands(
         batch_rows = min(max(math.ceil(LARGER_THAN_PROBED * distinct), 1), table.num_rows)
         # The rows of all batches of a step are in slots together.
         step_rows = min(batch_rows * given.num_ranks, table.num_rows)
-        slot_bytes = _row_bytes(each) + write_slot_bytes() + _SLOT_BYTES
+        each_bytes = slot_bytes(table.width)
         num_bytes = each.cache_bytes
         if num_bytes is None:
             num_bytes = room * _row_bytes(each) * table.num_rows // max(given.table_bytes, 1)
-            num_bytes = max(num_bytes, step_rows * slot_bytes)
-        num_slots = min(num_bytes // slot_bytes, table.num_rows)
+            num_bytes = max(num_bytes, step_rows * each_bytes)
+        num_slots = min(num_bytes // each_bytes, table.num_rows)
         if num_slots < step_rows:
             unit = "a batch" if given.num_ranks == 1 else f"a step of {given.num_ranks} ranks"
             raise BudgetError(
                 f"the embedding of {each.node_type!r} has a cache of {format_bytes(num_bytes)}, and {unit} has up to "
-                f"{step_rows:,} of its rows, which need {format_bytes(step_rows * slot_bytes)}: all rows of a batch "
-                f"are in memory until its step. Give the embedding cache={step_rows * slot_bytes} or more, or use a "
+                f"{step_rows:,} of its rows, which need {format_bytes(step_rows * each_bytes)}: all rows of a batch "
+                f"are in memory until its step. Give the embedding cache={step_rows * each_bytes} or more, or use a "
                 "smaller batch size or fan-out"
             )
         demands.append(
@@ -155,8 +155,10 @@ def embedding_demands(
                 num_rows=table.num_rows,
                 batch_rows=batch_rows,
                 num_slots=num_slots,
+                row_bytes=_row_bytes(each),
+                folder=str(table.folder),
                 staging_bytes=_staging_bytes(each, num_slots),
-                fixed_bytes=num_slots * slot_bytes
+                fixed_bytes=num_slots * each_bytes
                 + _staging_bytes(each, num_slots)
                 + table_bytes(table.num_rows, table.width)
                 + math.ceil(LARGER_THAN_PROBED * largest)
@@ -215,6 +217,11 @@ def open_embeddings(
         stack.callback(each.detach)
         opened.append(trained)
     return tuple(opened)
+
+
+def slot_bytes(width: int) -> int:
+    """Return the memory for a row of ``width`` float32 in a slot. Pure."""
+    return 4 * width + write_slot_bytes() + _SLOT_BYTES
 
 
 def _row_bytes(given: GivenEmbedding) -> int:

@@ -383,6 +383,7 @@ def _facts(load: MeasuredLoad, plan: MemoryPlan, settings: LoaderSettings) -> Ti
         topology=load.home,
         rates=load.files.rates,
         links=load.task,
+        embeddings=tuple(each.text for each in load.demand.embeddings),
     )
 
 
