@@ -77,7 +77,9 @@ def random_case(rng: np.random.Generator) -> Case:
         for first in range(0, len(superbatch), per_step)
     ]
     capacity = max([1, *sizes]) + int(rng.choice([0, 0, 1, 2, 4, 12]))
-    return Case(num_rows=num_rows, capacity=capacity, depth=int(rng.integers(1, 5)), per_step=per_step, runs=runs)
+    return Case(
+        num_rows=num_rows, capacity=capacity, depth=int(rng.integers(1, 5)), per_step=per_step, runs=runs
+    )
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """The table of an embedding on a rank that does not load: its form, without its rows.
 
 The ranks of a machine share one table, which the rank that loads for the machine opens. The other ranks know the table's
-form alone, so that all ranks can check that they train the same embedding. `NodeEmbedding` uses `AbsentTable` there in
-place of an `EmbeddingTable`.
+form alone, so that all ranks can check that they train the same embedding. `gloader.NodeEmbedding` uses `AbsentTable`
+there in place of an `EmbeddingTable`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbsentTable:
-    """The form of a table that another rank has opened. Everything that needs a row raises StateError."""
+    """The form of a table that another rank has opened. Everything that needs its files raises StateError."""
 
     num_rows: int  # N
     initial: InitialRows
@@ -48,26 +48,26 @@ class AbsentTable:
 
     def read_into(self, *_: object, **__: object) -> Never:
         """Raise StateError."""
-        raise self.elsewhere("rows() without a loader")
+        raise elsewhere("rows() without a loader")
 
     def pieces(self, *_: object) -> Never:
         """Raise StateError."""
-        raise self.elsewhere("pieces() and export()")
+        raise elsewhere("pieces() and export()")
 
     def commit(self, *_: object, **__: object) -> Never:
         """Raise StateError."""
-        raise self.elsewhere("checkpoint()")
+        raise elsewhere("checkpoint()")
 
     def forget(self, *_: object) -> Never:
         """Raise StateError."""
-        raise self.elsewhere("forget()")
+        raise elsewhere("forget()")
 
     def close(self) -> None:
         """Do nothing: the other rank closes the table."""
 
-    def elsewhere(self, what: str) -> StateError:
-        """Return the error of ``what``, which only the rank with the table can do."""
-        return StateError(
-            f"the ranks of a machine share one table of an embedding, which rank 0 has opened: call {what} there, after "
-            '"if rank == 0:"'
-        )
+
+def elsewhere(what: str) -> StateError:
+    """Return the error of ``what``, which only the rank with the table can do. Pure."""
+    return StateError(
+        f'rank 0 has the table of this embedding, which the ranks of a machine share: call {what} there ("if rank == 0:")'
+    )

@@ -113,7 +113,7 @@ class LoaderClient:
         self._awaited = BatchId(epoch=0, index=0)  # the last batch that was requested
         self.slots: dict[int, NDArray[np.float32]] = {}  # weights (C, D) of the host's slots, by embedding
         self._applied: dict[int, Applied] = {}  # the last step of the present run, by embedding
-        self._rows_read: RowsRead | None = None  # the answer to the last `ReadRows`
+        self._answers: deque[RowsRead] = deque()  # to the last `ReadRows`
         self._copies_ids = False  # set by `begin`
         self._error: RankError | None = None  # set if the connection is unusable
         self._bye: RankError | None = None  # set if the host closed: no more messages will come
@@ -239,12 +239,12 @@ class LoaderClient:
         RankError, StallError
             The host could not read them, or is gone.
         """
-        self._rows_read = None
+        self._answers.clear()
         with suppress(EOFError):  # the messages of the host, received next, have the cause
             self._connection.send(ReadRows(embedding=embedding, num_rows=num_rows), descriptor=descriptor)
-        self._wait_until(lambda: self._rows_read is not None, self._awaited, None, is_in_run=False)
-        if self._rows_read is not None and self._rows_read.error is not None:
-            raise RankError(f"rank {self.host} could not read the rows of an embedding: {self._rows_read.error}")
+        self._wait_until(lambda: bool(self._answers), self._awaited, None, is_in_run=False)
+        if (error := self._answers.popleft().error) is not None:
+            raise RankError(f"rank {self.host} could not read the rows of an embedding: {error}")
 
     def cancel(self) -> None:
         """Request the end of the run's batches, and end a wait for the next one. Idempotent."""
@@ -426,7 +426,7 @@ class LoaderClient:
             case Applied(run=run, embedding=number) if run == self._run:
                 self._applied[number] = received.message
             case RowsRead():
-                self._rows_read = received.message
+                self._answers.append(received.message)
             case Started(run=run):
                 self._started = run
             case Left(run=run):

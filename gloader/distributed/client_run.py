@@ -17,11 +17,14 @@ from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.dataset.topology import FEW_BYTES
 from gloader.distributed.client import LoaderClient
 from gloader.distributed.device_agreement import FollowerDevice
+from gloader.distributed.embedding_steps import ClientRows
 from gloader.errors import ChannelClosedError, RankError
 from gloader.observe.instruments import Instruments
 from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.consumer import SENT_AHEAD, Consumer
+from gloader.pipeline.embed import Embed, TrainedEmbedding
 from gloader.pipeline.open.disk import feature_rows, open_edges, open_store
+from gloader.pipeline.open.embeddings import NO_EMBEDDINGS
 from gloader.pipeline.row_task import RowTask
 from gloader.pipeline.send import Send, SendFeed, Transfer
 from gloader.pipeline.threads import Channel, Failures, Pipeline, stage_thread, weak_method
@@ -35,7 +38,9 @@ if TYPE_CHECKING:
     from gloader.distributed.agree import Team
     from gloader.observe.timeline import RecentTimeline
     from gloader.pipeline.gather import HostBatch
+    from gloader.pipeline.embed import FrozenRows, SlotRows
     from gloader.pipeline.open.device_rows import DryRun
+    from gloader.pipeline.open.embeddings import GivenEmbeddings
     from gloader.pipeline.row_task import OpenRows, RowAnswers
     from gloader.pipeline.seeds import BatchStream, SeedLabels, SeedPlan
     from gloader.pipeline.send import SentBatch
@@ -59,6 +64,7 @@ class ClientRun:
     timeline : records the work of every stage, or None
     feedback : receives the times of every step
     stall_timeout_s : maximum seconds of a transfer to the device; 0 means no limit
+    trained, frozen : the embeddings whose rows the batches have, as in `Embed`
     """
 
     def __init__(
@@ -72,6 +78,8 @@ class ClientRun:
         timeline: RecentTimeline | None,
         feedback: RunFeedback,
         stall_timeout_s: float,
+        trained: Sequence[TrainedEmbedding[SlotRows]] = (),
+        frozen: Sequence[FrozenRows] = (),
     ) -> None:
         self._client = client
         device = tiers[0].device
@@ -92,6 +100,7 @@ class ClientRun:
             failures=self._failures,
             instruments=instruments,
             feedback=feedback,
+            embed=Embed(trained, frozen, device.place),
         )
         self._has_reported = False
         self._is_closed = False
@@ -104,6 +113,8 @@ class ClientRun:
             # Pending copies must end first: the host fills the buffers again as soon as `leave` releases them.
             send.close()
             client.leave()
+            for embedding in trained:
+                embedding.restart()
 
         feed = SendFeed(inbox, send)
         self._pipeline = Pipeline(
@@ -196,6 +207,7 @@ class RemoteTier:
     settings : the loader's settings
     dry_run : one step of the model, to measure its memory on this rank's device
     seeds : the seeds of this rank's batches
+    embeddings : the embeddings that this rank trains together with the host, or reads
 
     Raises
     ------
@@ -213,6 +225,7 @@ class RemoteTier:
         *,
         dry_run: DryRun | None,
         seeds: SeedPlan,
+        embeddings: GivenEmbeddings = NO_EMBEDDINGS,
     ) -> None:
         self._dataset = dataset
         self._types = seeds.types
@@ -239,7 +252,27 @@ class RemoteTier:
                     num_ranks=len(team.ranks),
                     io=settings.reading.io,
                 )
+            self.trained = self._train(embeddings, stack, num_ranks=len(team.ranks))
+            self.frozen = embeddings.frozen
             self._stack = stack.pop_all()
+
+    def _train(
+        self, embeddings: GivenEmbeddings, stack: ExitStack, *, num_ranks: int
+    ) -> tuple[TrainedEmbedding[ClientRows], ...]:
+        """Attach the host's slots to ``embeddings``, until ``stack`` closes."""
+        trained = []
+        for number, each in enumerate(embeddings.trained):
+            rows = ClientRows(self._client, number, self._client.slots[number], num_ranks=num_ranks)
+            embedding = TrainedEmbedding(
+                name=each.node_type,
+                number=self._dataset.node_types.index(each.node_type),
+                rows=rows,
+                step=rows.step,
+            )
+            each.attach(embedding)
+            stack.callback(each.detach)
+            trained.append(embedding)
+        return tuple(trained)
 
     @cached_property
     def topology(self) -> Topology | HeteroGraph:
@@ -253,8 +286,11 @@ class RemoteTier:
 
     @property
     def borrowed_bytes(self) -> int:
-        """Bytes of the host's memory that this rank's device reads in place; the plan counts them once."""
-        return sum(tier.features.rows.nbytes for tier in self.device_tiers if tier.features is not None)
+        """Bytes of the host's memory that this rank maps: features in place, and slots; the plan counts them once."""
+        slots = sum(embedding.rows.num_bytes for embedding in self.trained)
+        return slots + sum(
+            tier.features.rows.nbytes for tier in self.device_tiers if tier.features is not None
+        )
 
     def explain(self) -> str:
         """Return lines with the loading rank, its tiers, and the rows on this rank's device."""
@@ -284,6 +320,8 @@ class RemoteTier:
             timeline=timeline,
             feedback=feedback,
             stall_timeout_s=self._stall_timeout_s,
+            trained=self.trained,
+            frozen=self.frozen,
         )
 
     def close(self) -> None:

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
+from gloader.distributed.absent_table import elsewhere
 from gloader.distributed.shared_memory import create_segment, seal_contents
 from gloader.distributed.wire import Slots
 from gloader.errors import ChannelClosedError, StateError
-from gloader.pipeline.embedding_rows import BatchSlots
+from gloader.pipeline.embedding_rows import BatchSlots, RowCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -154,12 +155,14 @@ class ClientRows:
     Attributes
     ----------
     num_steps : optimizer steps in the life of the table
+    counts : without counts, which the host has
     """
 
     def __init__(
         self, client: LoaderClient, number: int, slots: NDArray[np.float32], *, num_ranks: int
     ) -> None:
         self.num_steps = 0
+        self.counts = RowCounts()
         self._client = client
         self._number = number
         self._weights = slots
@@ -171,6 +174,16 @@ class ClientRows:
     def num_bytes(self) -> int:
         """Bytes of the host's memory that this rank maps."""
         return len(self._weights) * self._weights.strides[0]
+
+    @property
+    def bytes_read(self) -> int:
+        """0: the host reads."""
+        return 0
+
+    @property
+    def bytes_written(self) -> int:
+        """0: the host writes."""
+        return 0
 
     def leaf(self, slots: BatchSlots, device: torch.device | None = None) -> torch.Tensor:
         """Return a copy of the batch's weights (U, D) on ``device``, which receives a gradient."""
@@ -223,11 +236,11 @@ class ClientRows:
 
     def pieces(self, max_rows: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Raise StateError: only the host goes over all rows."""
-        raise self._elsewhere("pieces() and export()")
+        raise elsewhere("pieces() and export()")
 
     def checkpoint(self, record: str, facts: Mapping[str, Any]) -> None:
         """Raise StateError: only the host writes the table."""
-        raise self._elsewhere("checkpoint()")
+        raise elsewhere("checkpoint()")
 
     def flush(self) -> None:
         """Do nothing: the host writes its rows."""
@@ -238,12 +251,6 @@ class ClientRows:
     def close(self) -> None:
         """Release the memory of gradients. Idempotent."""
         self._gradients, self._wanted = _OwnSegment(), _OwnSegment()
-
-    def _elsewhere(self, what: str) -> StateError:
-        return StateError(
-            f"the table of this embedding belongs to rank {self._client.host}, which loads for this machine: call {what} "
-            f"there (if rank == {self._client.host}), between the same two batches on all ranks"
-        )
 
 
 class _OwnSegment:

@@ -259,9 +259,7 @@ class LoaderHost:
     def release_step(self, embedding: int, step: int, *, num_steps: int) -> None:
         """Tell the other ranks that a step was applied; ``num_steps`` is `Applied.num_steps`."""
         for peer in self._peers:
-            peer.outbox.tell(
-                Applied(run=self._runs, embedding=embedding, step=step, num_steps=num_steps)
-            )
+            peer.outbox.tell(Applied(run=self._runs, embedding=embedding, step=step, num_steps=num_steps))
 
     def leave(self) -> None:
         """Take no more batches of the present run. The run ends when the last rank has left. Idempotent."""

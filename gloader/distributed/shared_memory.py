@@ -56,9 +56,7 @@ def create_segment(num_bytes: int, *, is_touched: bool = True) -> tuple[int, NDA
         raise
 
 
-def map_segment(
-    descriptor: int, *, is_touched: bool = True, is_writable: bool = True
-) -> NDArray[np.uint8]:
+def map_segment(descriptor: int, *, is_touched: bool = True, is_writable: bool = True) -> NDArray[np.uint8]:
     """Return the descriptor's shared memory (num_bytes,); the caller keeps the descriptor.
 
     With ``is_touched``, all pages are mapped now. The memory is unmapped when its last view is freed.
@@ -72,9 +70,7 @@ def map_segment(
     return np.frombuffer(mapping, dtype=np.uint8)
 
 
-def take_segment(
-    descriptor: int, *, is_touched: bool = True, is_writable: bool = True
-) -> NDArray[np.uint8]:
+def take_segment(descriptor: int, *, is_touched: bool = True, is_writable: bool = True) -> NDArray[np.uint8]:
     """Return the descriptor's shared memory, and close the descriptor; arguments as in `map_segment`."""
     try:
         return map_segment(descriptor, is_touched=is_touched, is_writable=is_writable)
@@ -206,9 +202,7 @@ class BatchShape(NamedTuple):
         )
 
 
-def shape_of(
-    batch: AnyBatch, degrees: NDArray[np.float32], slots: Sequence[BatchSlots] = ()
-) -> BatchShape:
+def shape_of(batch: AnyBatch, degrees: NDArray[np.float32], slots: Sequence[BatchSlots] = ()) -> BatchShape:
     """Return the sizes of ``batch``, of its nodes' ``degrees``, and of its slots in each embedding.
 
     Raises

@@ -156,7 +156,9 @@ class Batch:
     """A client's batch in two segments, lent until the client releases them."""
 
     run: int
-    segments: tuple[int, int]  # the features' segment, or `NO_SEGMENT` without features, and the topology's segment
+    segments: tuple[
+        int, int
+    ]  # the features' segment, or `NO_SEGMENT` without features, and the topology's segment
     rows: tuple[int, ...]  # feature rows of each table; 0 if the client's device serves the full table
     shape: BatchShape  # sizes of the arrays in the topology's segment
 

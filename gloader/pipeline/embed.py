@@ -26,6 +26,9 @@ from gloader.types import LinkBatch, ReadyBatch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from gloader.observe.epoch_stats import StatsRecorder
     from gloader.observe.instruments import Work
     from gloader.pipeline.embedding_rows import BatchSlots, RowCounts

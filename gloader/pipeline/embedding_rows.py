@@ -475,8 +475,8 @@ class EmbeddingRows:
         step = slots.number // self._per_step
         if step > self._done:
             raise StateError(
-                f"batch {slots.number - self._per_step} of the embedding has made no step: call step(batch) after backward(), or "
-                "skip(batch), before the next batch is used"
+                f"batch {slots.number - self._per_step} of the embedding has made no step: call step(batch) after "
+                "backward(), or skip(batch), before the next batch is used"
             )
         if step < self._done:
             raise StateError(

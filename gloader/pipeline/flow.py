@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.embed import TrainedEmbedding
+    from gloader.pipeline.embedding_rows import EmbeddingRows
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.open.tiers import SsdTable
     from gloader.pipeline.sample import TraceEntry
@@ -298,7 +299,7 @@ class Inspect:
         self,
         tables: Sequence[SsdTable],
         instruments: Instruments,
-        embeddings: Sequence[TrainedEmbedding] = (),
+        embeddings: Sequence[TrainedEmbedding[EmbeddingRows]] = (),
     ) -> None:
         self._tables = tables
         self._embeddings = embeddings

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.buffers import InterleavedRings, RowMatrix
     from gloader.pipeline.embed import TrainedEmbedding
-    from gloader.pipeline.embedding_rows import BatchSlots
+    from gloader.pipeline.embedding_rows import BatchSlots, EmbeddingRows
     from gloader.pipeline.superbatch import BatchJob, OrderedBatch, RunFeedback
     from gloader.types import AnyBatch, BatchId, CacheStep, FeatureSource, IdArray, ReadStats
 
@@ -59,7 +59,7 @@ class ReadMisses:
         feedback: RunFeedback,
         instruments: Instruments,
         brought: Sequence[bool] | None = None,
-        embeddings: Sequence[TrainedEmbedding] = (),
+        embeddings: Sequence[TrainedEmbedding[EmbeddingRows]] = (),
     ) -> None:
         self._ring = ring
         self._embeddings = embeddings

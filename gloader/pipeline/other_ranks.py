@@ -141,7 +141,7 @@ class NoOtherDevices:
 
 
 class TrainingRanks(Protocol):
-    """The ranks of this machine, this one included, that train the same embeddings. A step has one batch of each rank."""
+    """The ranks of this machine, this one included, that train embeddings together: a step has a batch of each rank."""
 
     @property
     def num_ranks(self) -> int:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gloader.cache import CachePlan
     from gloader.observe.instruments import Instruments, Work
     from gloader.pipeline.embed import TrainedEmbedding
+    from gloader.pipeline.embedding_rows import EmbeddingRows
     from gloader.pipeline.other_ranks import RowExchange
     from gloader.pipeline.superbatch import PlannedSuperbatch, RunFeedback
     from gloader.ssd_store import FeatureStore, Packer
@@ -175,7 +176,7 @@ class StageMisses:
         feedback: RunFeedback,
         instruments: Instruments,
         exchange: RowExchange | None = None,
-        embeddings: Sequence[TrainedEmbedding] = (),
+        embeddings: Sequence[TrainedEmbedding[EmbeddingRows]] = (),
     ) -> None:
         self._exchange = exchange
         self._embeddings = embeddings

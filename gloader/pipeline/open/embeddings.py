@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gloader.cache.write_plan import write_slot_bytes
 from gloader.core.aligned_memory import aligned_bytes
@@ -24,11 +24,11 @@ from gloader.ssd_store.embedding.embedding_table import table_bytes
 from gloader.ssd_store.embedding.row_pieces import least_staging_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
 
     from gloader.dataset import Dataset
-    from gloader.pipeline.embed import FrozenRows
+    from gloader.pipeline.embed import FrozenRows, SlotRows
     from gloader.pipeline.embedding_optimizers import RowOptimizer
     from gloader.pipeline.other_ranks import TrainingRanks
     from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
@@ -68,6 +68,11 @@ class GivenEmbedding(Protocol):
         ...
 
     @property
+    def facts(self) -> Mapping[str, Any]:
+        """What ranks must have in common to train the embedding together."""
+        ...
+
+    @property
     def optimizer(self) -> RowOptimizer:
         """The rule of a step."""
         ...
@@ -77,7 +82,7 @@ class GivenEmbedding(Protocol):
         """Requested bytes of the slots, or None."""
         ...
 
-    def attach(self, trained: TrainedEmbedding) -> None:
+    def attach(self, trained: TrainedEmbedding[SlotRows]) -> None:
         """Let ``trained`` serve the embedding until `detach`. Raises ConfigError if another loader trains it."""
         ...
 

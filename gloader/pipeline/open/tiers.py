@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from gloader.device import Device, DeviceTier
     from gloader.pipeline.edge_sweeps import SweepTier
     from gloader.pipeline.embed import FrozenRows, TrainedEmbedding
+    from gloader.pipeline.embedding_rows import EmbeddingRows
     from gloader.pipeline.open.disk import FeatureFile, TableFiles
     from gloader.pipeline.open.load_plan import MeasuredLoad
     from gloader.pipeline.other_ranks import ExchangeTier, OtherDevices, OtherMachines

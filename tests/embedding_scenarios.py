@@ -1,0 +1,175 @@
+"""Scenarios for ranks that train an embedding together, each run on every rank; and torch's own embedding in their place.
+
+The loss is that of a small network, whose weights do not change: all that is learned is in the embedding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import distributed
+
+import gloader
+from gloader.errors import GloaderError
+from gloader.pipeline.embedding_optimizers import RowOptimizer
+
+DIM = 6
+CACHE_ROWS = 400  # of 600 nodes
+DEFAULTS: dict[str, Any] = {"fanouts": [3, 2], "batch_size": 8, "memory_budget": "200MB", "threads": 2}
+MODES: dict[str, dict[str, Any]] = {
+    "ram": {"features": "ram"},
+    "ssd": {"features": "ssd", "cache": 9600, "superbatch": 6},
+}
+OPTIMIZERS: dict[str, type[RowOptimizer]] = {
+    "adagrad": gloader.Adagrad,
+    "adam": gloader.SparseAdam,
+    "rowwise": gloader.RowwiseAdagrad,
+}
+
+
+def optimizer_of(name: str) -> RowOptimizer:
+    """Return an optimizer with a large step, so that rows change in all digits."""
+    return OPTIMIZERS[name](lr=0.1)
+
+
+def loss_of(batch: Any, leaf: torch.Tensor) -> torch.Tensor:
+    """Return a loss that depends on every row of a batch, in another way for each row and label."""
+    mixed = torch.sin(torch.arange(DIM * DIM, dtype=torch.float32)).reshape(DIM, DIM)
+    hidden = torch.tanh(leaf @ mixed)
+    block = batch.blocks[-1]
+    at = torch.repeat_interleave(torch.arange(block.num_dst), torch.as_tensor(np.diff(block.indptr)))
+    around = torch.zeros(len(leaf), DIM).index_add(0, at, hidden[torch.as_tensor(block.indices).long()])
+    return ((hidden + around) * (1.0 + torch.cos(torch.arange(len(leaf)))[:, None])).square().mean() + (
+        hidden[: batch.num_seeds].sum(1) * batch.y.float()
+    ).mean()
+
+
+def training(
+    dataset: str,
+    rank: int,
+    world: int,
+    folder: str | Path,
+    *,
+    mode: str = "ssd",
+    optimizer: str = "adagrad",
+    table: str | None = None,
+    record: str | None = None,
+    state: dict[str, Any] | None = None,
+    stop: int | None = None,
+    epochs: int = 3,
+    skips: list[list[int]] | None = None,
+    cache_rows: int = CACHE_ROWS,
+    pause_s: float = 0.0,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Train, each rank its batches; return the digests of all leaves, and on rank 0 the rows at the end.
+
+    ``table`` keeps the embedding, which continues at ``record``; ``state`` is the loader's. After ``stop`` steps of the
+    first epoch the ranks stop, and rank 0 writes the record "stopped".
+    """
+    opened = gloader.Dataset.open(dataset)
+    rule = optimizer_of(optimizer)
+    bytes_of_row = 4 * (DIM + rule.state_width(DIM)) + 64
+    with ExitStack() as stack:
+        if record is None:
+            embedding = gloader.NodeEmbedding(
+                opened, dim=DIM, optimizer=rule, folder=table, cache=cache_rows * bytes_of_row
+            )
+        else:
+            embedding = gloader.NodeEmbedding.open(
+                opened, table, record=record, cache=cache_rows * bytes_of_row
+            )
+        stack.enter_context(embedding)
+        loader = stack.enter_context(
+            gloader.Loader(opened, embeddings=embedding, **(DEFAULTS | MODES[mode] | settings))
+        )
+        if state is not None:
+            loader.load_state_dict(state)
+        digests, steps = [], 0
+        while loader.epoch < epochs and (stop is None or steps < stop):
+            for batch in loader:
+                leaf = batch.embedded[""] if "" in batch.embedded else next(iter(batch.embedded.values()))
+                digests.append(digest_of(leaf))
+                if [rank, steps] in (skips or []):
+                    embedding.skip(batch)
+                else:
+                    loss_of(batch, leaf).backward()
+                    embedding.step(batch)
+                steps += 1
+                (Path(folder) / f"ready-{rank}").touch()
+                time.sleep(pause_s)
+                if steps == stop:
+                    break
+        saved = loader.state_dict()
+        if table is not None and rank == 0:
+            embedding.checkpoint("stopped")
+        loader.close()
+        return {
+            "digests": digests,
+            "state": saved,
+            "num_steps": embedding.num_steps,
+            "rows": embedding.rows(torch.arange(len(opened_nodes(opened)))).tolist() if rank == 0 else None,
+        }
+
+
+def opened_nodes(dataset: gloader.Dataset) -> range:
+    """Return all node ids."""
+    return range(dataset.num_nodes)
+
+
+def digest_of(tensor: torch.Tensor) -> str:
+    """Return a digest of a tensor's bits."""
+    return hashlib.sha256(tensor.detach().numpy().tobytes()).hexdigest()[:16]
+
+
+def expected(
+    dataset: str,
+    *,
+    world: int,
+    optimizer: str = "adagrad",
+    epochs: int = 3,
+    skips: list[list[int]] | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Train torch's embedding in this process with the batches of all ranks; digests by rank, and the rows at the end.
+
+    A step adds the sparse gradients of the ranks' batches in rank order.
+    """
+    opened = gloader.Dataset.open(dataset)
+    with gloader.NodeEmbedding(opened, dim=DIM, optimizer=optimizer_of(optimizer)) as first:
+        weights = first.rows(torch.arange(opened.num_nodes))
+    model = torch.nn.Embedding.from_pretrained(weights, freeze=False, sparse=True)
+    kinds = {"adagrad": torch.optim.Adagrad, "adam": torch.optim.SparseAdam}
+    rule = kinds[optimizer](model.parameters(), lr=0.1)
+    digests: list[list[str]] = [[] for _ in range(world)]
+    with ExitStack() as stack:
+        loaders = [
+            stack.enter_context(
+                gloader.Loader(opened, rank=rank, world_size=world, **(DEFAULTS | MODES["ram"] | settings))
+            )
+            for rank in range(world)
+        ]
+        steps = 0
+        for _ in range(epochs):
+            for batches in zip(*loaders, strict=True):
+                total = None
+                for rank, batch in enumerate(batches):
+                    leaf = model(torch.from_numpy(batch.nodes))
+                    digests[rank].append(digest_of(leaf))
+                    if [rank, steps] in (skips or []):
+                        continue
+                    model.weight.grad = None
+                    loss_of(batch, leaf).backward()
+                    grad = model.weight.grad.coalesce()
+                    total = grad if total is None else (total + grad).coalesce()
+                model.weight.grad = total
+                rule.step()
+                steps += 1
+    return {"digests": digests, "rows": model.weight.detach().tolist(), "num_steps": steps}
