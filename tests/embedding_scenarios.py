@@ -18,7 +18,8 @@ from torch import distributed
 
 import gloader
 from gloader.errors import GloaderError
-from gloader.pipeline.embedding_optimizers import RowOptimizer
+from gloader.loader.node_embedding import NodeEmbedding
+from gloader.pipeline.embedding_optimizers import Adagrad, RowOptimizer, RowwiseAdagrad, SparseAdam
 
 DIM = 6
 CACHE_ROWS = 400  # of 600 nodes
@@ -28,9 +29,9 @@ MODES: dict[str, dict[str, Any]] = {
     "ssd": {"features": "ssd", "cache": 9600, "superbatch": 6},
 }
 OPTIMIZERS: dict[str, type[RowOptimizer]] = {
-    "adagrad": gloader.Adagrad,
-    "adam": gloader.SparseAdam,
-    "rowwise": gloader.RowwiseAdagrad,
+    "adagrad": Adagrad,
+    "adam": SparseAdam,
+    "rowwise": RowwiseAdagrad,
 }
 
 
@@ -79,11 +80,11 @@ def training(
     bytes_of_row = 4 * (DIM + rule.state_width(DIM)) + 64
     with ExitStack() as stack:
         if record is None:
-            embedding = gloader.NodeEmbedding(
+            embedding = NodeEmbedding(
                 opened, dim=DIM, optimizer=rule, folder=table, cache=cache_rows * bytes_of_row
             )
         else:
-            embedding = gloader.NodeEmbedding.open(
+            embedding = NodeEmbedding.open(
                 opened, table, record=record, cache=cache_rows * bytes_of_row
             )
         stack.enter_context(embedding)
@@ -143,13 +144,14 @@ def expected(
     A step adds the sparse gradients of the ranks' batches in rank order.
     """
     opened = gloader.Dataset.open(dataset)
-    with gloader.NodeEmbedding(opened, dim=DIM, optimizer=optimizer_of(optimizer)) as first:
+    with NodeEmbedding(opened, dim=DIM, optimizer=optimizer_of(optimizer)) as first:
         weights = first.rows(torch.arange(opened.num_nodes))
     model = torch.nn.Embedding.from_pretrained(weights, freeze=False, sparse=True)
     kinds = {"adagrad": torch.optim.Adagrad, "adam": torch.optim.SparseAdam}
     rule = kinds[optimizer](model.parameters(), lr=0.1)
     digests: list[list[str]] = [[] for _ in range(world)]
     with ExitStack() as stack:
+        stack.enter_context(torch.sparse.check_sparse_tensor_invariants(enable=False))
         loaders = [
             stack.enter_context(
                 gloader.Loader(opened, rank=rank, world_size=world, **(DEFAULTS | MODES["ram"] | settings))
