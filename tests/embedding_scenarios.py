@@ -68,12 +68,13 @@ def training(
     skips: list[list[int]] | None = None,
     cache_rows: int = CACHE_ROWS,
     pause_s: float = 0.0,
+    end: dict[str, Any] | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Train, each rank its batches; return the digests of all leaves, and on rank 0 the rows at the end.
 
-    ``table`` keeps the embedding, which continues at ``record``; ``state`` is the loader's. After ``stop`` steps of the
-    first epoch the ranks stop, and rank 0 writes the record "stopped".
+    ``table`` keeps the embedding, with the record "first", and continues at ``record``; ``state`` is the loader's. After ``stop`` steps of the
+    first epoch the ranks stop, and rank 0 writes the record "stopped". ``end`` says how a rank leaves a step early.
     """
     opened = gloader.Dataset.open(dataset)
     rule = optimizer_of(optimizer)
@@ -84,20 +85,24 @@ def training(
                 opened, dim=DIM, optimizer=rule, folder=table, cache=cache_rows * bytes_of_row
             )
         else:
-            embedding = NodeEmbedding.open(
-                opened, table, record=record, cache=cache_rows * bytes_of_row
-            )
+            embedding = NodeEmbedding.open(opened, table, record=record, cache=cache_rows * bytes_of_row)
         stack.enter_context(embedding)
+        if table is not None and record is None and rank == 0:
+            embedding.checkpoint("first")
         loader = stack.enter_context(
             gloader.Loader(opened, embeddings=embedding, **(DEFAULTS | MODES[mode] | settings))
         )
         if state is not None:
             loader.load_state_dict(state)
         digests, steps = [], 0
-        while loader.epoch < epochs and (stop is None or steps < stop):
+        while loader.epoch < epochs:
             for batch in loader:
                 leaf = batch.embedded[""] if "" in batch.embedded else next(iter(batch.embedded.values()))
                 digests.append(digest_of(leaf))
+                if end is not None and end["rank"] == rank and steps == end["step"]:
+                    if end["how"] == "raise":
+                        raise ValueError("boom in the loop")
+                    break
                 if [rank, steps] in (skips or []):
                     embedding.skip(batch)
                 else:
@@ -108,6 +113,9 @@ def training(
                 time.sleep(pause_s)
                 if steps == stop:
                     break
+            else:
+                continue
+            break
         saved = loader.state_dict()
         if table is not None and rank == 0:
             embedding.checkpoint("stopped")
@@ -158,14 +166,14 @@ def expected(
             )
             for rank in range(world)
         ]
-        steps = 0
+        steps = num_batches = 0
         for _ in range(epochs):
             for batches in zip(*loaders, strict=True):
                 total = None
                 for rank, batch in enumerate(batches):
                     leaf = model(torch.from_numpy(batch.nodes))
                     digests[rank].append(digest_of(leaf))
-                    if [rank, steps] in (skips or []):
+                    if [rank, num_batches] in (skips or []):
                         continue
                     model.weight.grad = None
                     loss_of(batch, leaf).backward()
@@ -173,5 +181,6 @@ def expected(
                     total = grad if total is None else (total + grad).coalesce()
                 model.weight.grad = total
                 rule.step()
-                steps += 1
+                steps += total is not None
+                num_batches += 1
     return {"digests": digests, "rows": model.weight.detach().tolist(), "num_steps": steps}
