@@ -20,7 +20,8 @@ import torch
 from gloader.core.near_names import Named
 from gloader.core.signals import uninterrupted
 from gloader.core.units import format_bytes, format_count, format_seconds
-from gloader.errors import GloaderError, ShapeError, StateError
+from gloader.errors import BudgetError, GloaderError, ShapeError, StateError
+from gloader.pipeline.embedding_rows import slot_bytes
 from gloader.types import LinkBatch, ReadyBatch
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from gloader.cache import Trace
+    from gloader.cache.write_plan import WritePlan
     from gloader.observe.epoch_stats import StatsRecorder
     from gloader.observe.instruments import Work
     from gloader.pipeline.embedding_rows import BatchSlots, RowCounts
@@ -126,6 +129,17 @@ class TrainedEmbedding(Generic[R]):
         self._counting = threading.Lock()  # guards the next field
         # Bytes read and written when the loader was opened, and at the last call of `count_bytes`.
         self._before = self._counted = (rows.bytes_read, rows.bytes_written)
+
+    def plan(self, trace: Trace, lookahead: Trace) -> WritePlan:
+        """Plan the slots of a superbatch; see `WritePlanner.plan`."""
+        try:
+            return self.rows.planner.plan(trace, lookahead)
+        except BudgetError as error:
+            error.add_note(
+                f"the embedding is that of {self.name!r}; a slot takes {slot_bytes(self.rows.table.width)} bytes of "
+                "its cache="
+            )
+            raise
 
     def count_bytes(self, work: Work, recorder: StatsRecorder) -> None:
         """Add the bytes since the last call, of the table and the spill folder, to a stage's work and to its epoch."""

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from gloader.cache.write_plan import FORWARD, LATE, TABLE, WritePlanner
+from gloader.cache.write_plan import FORWARD, LATE, TABLE, WritePlanner, write_slot_bytes
 from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.signals import NEVER, Cancellation, SignalSafeCondition, uninterrupted
 from gloader.errors import ChannelClosedError, PlanError, ShapeError, StateError
@@ -52,6 +52,15 @@ if TYPE_CHECKING:
 
 
 NO_ROWS: Final[IdArray] = np.empty(0, np.int64)
+
+
+# Bytes per slot beside the row and the planner: the row's id, a flag, and two positions while rows are looked up.
+_SLOT_BYTES: Final = 8 + 1 + 16
+
+
+def slot_bytes(width: int) -> int:
+    """Return the memory for a row of ``width`` float32 in a slot. Pure."""
+    return 4 * width + write_slot_bytes() + _SLOT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -161,7 +170,7 @@ class EmbeddingRows:
         self._done = 0  # steps that were made or skipped
         self._evicted = 0  # batches whose evictions are done
         self._is_cancelled = False
-        self._broken = ""  # the work that failed, after which the rows in memory may be incomplete
+        self._broken = ""  # why the rows in memory may be incomplete
 
     @property
     def capacity(self) -> int:
@@ -459,15 +468,15 @@ class EmbeddingRows:
         try:
             yield
         except BaseException:
-            self._broken = work
+            self._broken = f"{work} failed"
             raise
 
     def _require_whole(self) -> None:
         """Raise StateError if rows in memory may be incomplete."""
         if self._broken:
             raise StateError(
-                f"the embedding's rows in memory cannot be used after {self._broken} ended them or failed; open the "
-                "embedding again from its last checkpoint"
+                f"the embedding's rows in memory cannot be used after {self._broken}; open the embedding again from "
+                "its last checkpoint"
             )
 
     def _require_next(self, slots: BatchSlots) -> None:

@@ -312,7 +312,7 @@ class Inspect:
             traces = list(zip(sampled.traces, job.lookaheads, strict=True))
             plans = [table.planner.plan(*trace) for table, trace in zip(self._tables, traces, strict=False)]
             writes = [
-                embedding.rows.planner.plan(*trace)
+                embedding.plan(*trace)
                 for embedding, trace in zip(self._embeddings, traces[len(plans) :], strict=True)
             ]
             hits, misses = sum(plan.num_hits for plan in plans), sum(plan.num_misses for plan in plans)

@@ -13,6 +13,7 @@ import numpy as np
 
 from gloader.core.hashing import GOLDEN, mix64
 from gloader.core.kernels import njit
+from gloader.core.numba_ops import to_int
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -198,7 +199,7 @@ def take_rows(
 def _find(row: int, index: LocalArray, stored_ids: IdArray) -> int:
     """Return the place of the id ``row`` in the index, or the empty place where it belongs."""
     mask = np.uint64(index.shape[0] - 1)
-    place = np.int64(mix64(np.uint64(row)) & mask)
+    place = to_int(mix64(np.uint64(row)) & mask)
     while index[place] >= 0 and stored_ids[index[place]] != row:
-        place = np.int64(np.uint64(place + 1) & mask)
+        place = to_int(np.uint64(place + 1) & mask)
     return place

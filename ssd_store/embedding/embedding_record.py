@@ -6,6 +6,7 @@ may stand beside each other, each with a name. They share runs.
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 EMBEDDING_TABLE: Final = "embedding_table"  # the directory's kind in its commit record
 _SUFFIX: Final = ".json"
 _RUN: Final = re.compile(r"run-[1-9][0-9]{0,17}")
-_RECORDS: Final = Records()
+_RECORDS: Final = Records(InitialRows=InitialRows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +107,8 @@ class EmbeddingRecord:
         manifest = read_manifest(path.parent, path.name, os_io=os_io)
         if manifest.kind != EMBEDDING_TABLE or manifest.format_version != FORMAT_VERSION:
             raise FormatError(
-                f"{path}: the record of a {shown(manifest.kind)} in format version {manifest.format_version}, not of an "
-                f"{EMBEDDING_TABLE} in version {FORMAT_VERSION}"
+                f"{path}: the record of a {shown(manifest.kind)} in format version {manifest.format_version}, not of "
+                f"an {EMBEDDING_TABLE} in version {FORMAT_VERSION}"
             )
         try:
             metadata = _RECORDS.read(_Metadata, manifest.metadata)
@@ -191,8 +192,6 @@ def is_draft(name: str) -> bool:
 
 def missing_record(folder: Path, record: str | None, names: list[str]) -> StoreOpenError:
     """Return the error for a table without the record ``record``, but with the records ``names``. Pure."""
-    import errno
-
     wanted = "has no record" if record is None else f"has no record {record!r}"
     there = f"; it has {', '.join(names)}" if names else ": nothing was ever committed, so create it again"
     return StoreOpenError(errno.ENOENT, f"the embedding table {wanted}{there}", str(folder))

@@ -2,7 +2,7 @@
 
 A row is the weights, then the optimizer's state: ``width`` float32. The newest version of a row is in the append buffer
 in memory, else in the newest run that has it, else it is made by the formula `InitialRows`. A run is an immutable file
-of rows sorted by id. A full buffer becomes a run; a thread merges runs.
+of rows sorted by id. A full buffer becomes a run, and a thread merges runs.
 
 A commit writes a record, which names the runs. After a crash, a table has exactly the rows of its records: runs that
 no record names are removed when a writer opens the table, and runs that a record names are never changed.
@@ -13,21 +13,21 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from gloader.core.signals import Cancellation, thread_errors
+from gloader.core.aligned_memory import plain_array
 from gloader.errors import (
-    ChannelClosedError,
     ConfigError,
+    IncompleteStoreError,
     ShapeError,
     StoreError,
     StoreExistsError,
     StoreLockedError,
-    StoreWriteError,
 )
 from gloader.ssd_store.embedding.embedding_record import (
     EmbeddingRecord,
@@ -38,19 +38,14 @@ from gloader.ssd_store.embedding.embedding_record import (
     run_number,
 )
 from gloader.ssd_store.embedding.row_buffer import RowBuffer
-from gloader.ssd_store.embedding.run_merge import MAX_RUNS, MERGE_BYTES, RunMerge, plan_merge
-from gloader.ssd_store.embedding.sorted_run import (
-    NO_COST,
-    FormulaRun,
-    Run,
-    RunWriter,
-    SortedRun,
-    remove_run,
-)
+from gloader.ssd_store.embedding.run_merge import MAX_RUNS, MAX_TABLES, MERGE_BYTES
+from gloader.ssd_store.embedding.run_set import LANE_BYTES, RunSet
+from gloader.ssd_store.embedding.sorted_run import IDS_PER_PAGE, NO_COST, FormulaRun
+from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.format.format import open_error
-from gloader.ssd_store.os_io import REAL_OS, OsIO, make_folders, require_free_space, write_errors
+from gloader.ssd_store.os_io import REAL_OS, OsIO, make_folders, write_errors
 from gloader.ssd_store.read.columns import check_request
-from gloader.ssd_store.read.lane import DEFAULT_RING_BYTES, ReadLane
+from gloader.ssd_store.write.array_writer import BUFFER_BYTES as WRITE_BYTES
 from gloader.ssd_store.write.atomic_file import LockedFolder, holder_of
 
 if TYPE_CHECKING:
@@ -60,12 +55,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.ssd_store.embedding.initial_rows import InitialRows
-    from gloader.ssd_store.format.manifest import ArrayRecord
     from gloader.types import IdArray, ReadStats
 
 _LOG = logging.getLogger(__name__)
 
-BUFFER_BYTES: Final = 64 * 2**20  # default memory of the append buffer
+BUFFER_BYTES: Final = 64 * 2**20  # most memory of the append buffer, if no size is given
+_LEAST_BUFFER_BYTES: Final = 2**20  # least memory of it
 _STEP_BYTES: Final = 4 * 2**20  # bytes of rows that are gathered together while a run is written
 _OWNER_ONLY: Final = 0o700
 
@@ -74,7 +69,7 @@ class EmbeddingTable:
     """An embedding table, open for reading and, unless it is read-only, for appending. Made by `create` or `open`.
 
     Thread-safe: reads, appends, commits and the merge of runs may run at the same time. Owns the folder's lock, the
-    buffer, its files, two lanes and the merging thread until `close`; also a context manager.
+    buffer and the runs until `close`; also a context manager.
 
     Parameters
     ----------
@@ -82,14 +77,14 @@ class EmbeddingTable:
         The table's folder.
     record : EmbeddingRecord
         The record with the rows to begin with.
-    named : mapping
-        The runs of each record in the folder, by record name.
+    runs : RunSet
+        The runs, without those of the record.
+    newest : int
+        The number of the record that was committed last.
     lock : LockedFolder, optional
         The folder's lock; None if the table is read-only.
-    next_run : int
-        The number of the next new run.
     buffer_bytes : int
-        Memory of the append buffer.
+        Memory of the append buffer; None means that it follows from the table's size.
     os_io : OsIO
         The system calls.
     """
@@ -98,43 +93,31 @@ class EmbeddingTable:
         self,
         folder: Path,
         record: EmbeddingRecord,
+        runs: RunSet,
         *,
-        named: Mapping[str, tuple[str, ...]],
+        newest: int,
         lock: LockedFolder | None,
-        next_run: int,
-        buffer_bytes: int,
+        buffer_bytes: int | None,
         os_io: OsIO,
     ) -> None:
         self.folder = folder
         self.num_rows = record.num_rows
         self.width = record.initial.width
         self.initial = record.initial
-        self.bytes_read = 0  # from the device, also by merges
-        self.bytes_written = 0  # runs, also merged ones
         self._record = record
-        self._named = {name: frozenset(runs) for name, runs in named.items()}
-        self._lock_file = lock
-        self._next_run = next_run
+        self._newest = newest
+        self._runs = runs
+        self._lock = lock
         self._os_io = os_io
         self._formula = FormulaRun(record.initial, record.num_rows)
-        self._writing = threading.Lock()  # one append, commit or forget at a time
-        self._state = (
-            threading.Lock()
-        )  # guards the fields below, the counters and the buffer; never held during I/O
-        self._runs: tuple[SortedRun, ...] = ()  # the newest first
-        self._is_closed = False
-        self._error: BaseException | None = None  # of the merging thread, until it is raised
-        self._merging: threading.Thread | None = None
-        self._cancellation = Cancellation()
-        self._is_short_of_space = False
-        self._buffer = None if lock is None else RowBuffer(buffer_bytes, self.width)
-        self._lane = self._new_lane(DEFAULT_RING_BYTES)
-        self._merge_lane: ReadLane | None = None
+        self._writing = threading.Lock()  # one append, commit, forget or close at a time
         try:
-            for name, arrays in zip(record.runs, record.arrays, strict=True):
-                self._runs += (self._open_run(name, arrays),)
+            if buffer_bytes is None:
+                buffer_bytes = default_buffer_bytes(self.num_rows, self.width)
+            self._buffer = None if lock is None else RowBuffer(buffer_bytes, self.width)
+            runs.open(record.runs, record.arrays)
         except BaseException:
-            self._release()
+            runs.close(remove=False)
             raise
 
     @classmethod
@@ -145,7 +128,7 @@ class EmbeddingTable:
         num_rows: int,
         initial: InitialRows,
         facts: Mapping[str, Any],
-        buffer_bytes: int = BUFFER_BYTES,
+        buffer_bytes: int | None = None,
         os_io: OsIO = REAL_OS,
     ) -> Self:
         """Create a table and open it. It takes no disk space until rows are appended, and has no record yet.
@@ -161,7 +144,7 @@ class EmbeddingTable:
         facts : mapping
             JSON values that every record of the table keeps.
         buffer_bytes : int
-            Memory of the append buffer.
+            Memory of the append buffer; by default it follows from the table's size.
         os_io : OsIO
             The system calls.
 
@@ -190,22 +173,12 @@ class EmbeddingTable:
             lock = _locked(folder, os_io)
         try:
             with write_errors(folder, "creating the embedding table", os_io=os_io):
-                names = os_io.listdir(folder)
-                foreign = [name for name in names if run_number(name) is None and not is_draft(name)]
-                if foreign:
-                    raise StoreExistsError(
-                        errno.EEXIST,
-                        f"the folder holds {foreign[0]!r}: open the table that is there, or choose another folder",
-                        str(folder),
-                    )
-                for name in names:
-                    os_io.unlink(folder / name)
+                _remove_rest(folder, os_io)
                 os_io.fsync_dir(folder.parent)
-            return cls(
-                folder, record, named={}, lock=lock, next_run=1, buffer_bytes=buffer_bytes, os_io=os_io
-            )
+            runs = RunSet(folder, num_rows=num_rows, initial=initial, named={}, next_run=1, os_io=os_io)
+            return cls(folder, record, runs, newest=0, lock=lock, buffer_bytes=buffer_bytes, os_io=os_io)
         except BaseException:
-            with suppress(OSError):  # refused if it has files
+            with suppress(OSError):  # refused if the folder has files
                 os_io.rmdir(folder)
             lock.release()
             raise
@@ -217,7 +190,7 @@ class EmbeddingTable:
         *,
         record: str | None = None,
         is_read_only: bool = False,
-        buffer_bytes: int = BUFFER_BYTES,
+        buffer_bytes: int | None = None,
         os_io: OsIO = REAL_OS,
     ) -> Self:
         """Open the rows of a record.
@@ -252,45 +225,49 @@ class EmbeddingTable:
         folder = Path(folder).absolute()
         if record is not None:
             record_path(folder, record)  # checks the name
-        lock = None
+        if is_read_only:
+            return cls._open_reader(folder, record, os_io)
+        _listed(folder, os_io)  # a folder that is missing must not be created
+        with write_errors(folder, "opening the embedding table", os_io=os_io):
+            lock = _locked(folder, os_io)
         try:
-            names = os_io.listdir(folder)
-        except OSError as error:
-            raise open_error(folder, error) from error
-        if not is_read_only:
-            with write_errors(folder, "opening the embedding table", os_io=os_io):
-                lock = _locked(folder, os_io)
-        try:
-            names = os_io.listdir(folder) if lock else names
-            found = record_names(names)
-            if not found or record not in {None, *found}:
-                raise missing_record(folder, record, found)
-            wanted = [record] if is_read_only and record is not None else found
-            records = {name: EmbeddingRecord.read(record_path(folder, name), os_io=os_io) for name in wanted}
-            newest = max(records.values(), key=lambda each: each.number)
-            chosen = newest if record is None else records[record]
-            named = {name: each.runs for name, each in records.items()}
-            next_run = 1 + max((run_number(name) or 0 for name in names), default=0)
-            if lock is not None:
-                kept = {run for runs in named.values() for run in runs}
-                _remove_unnamed(folder, names, kept, os_io)
-            table = cls(
+            names = _listed(folder, os_io)
+            records = _read_records(folder, names, os_io)
+            chosen = _chosen(folder, record, records)
+            kept = {run for each in records.values() for run in each.runs}
+            _remove_unnamed(folder, names, kept, os_io)
+            runs = RunSet(
                 folder,
-                chosen,
-                named=named,
-                lock=lock,
-                next_run=next_run,
-                buffer_bytes=buffer_bytes,
+                num_rows=chosen.num_rows,
+                initial=chosen.initial,
+                named={name: each.runs for name, each in records.items()},
+                next_run=1 + max((run_number(name) or 0 for name in names), default=0),
                 os_io=os_io,
             )
+            newest = max(each.number for each in records.values())
+            return cls(folder, chosen, runs, newest=newest, lock=lock, buffer_bytes=buffer_bytes, os_io=os_io)
         except BaseException:
-            if lock is not None:
-                lock.release()
+            lock.release()
             raise
-        table._newest = newest.number
-        return table
 
-    _newest = 0  # number of the record that was committed last
+    @classmethod
+    def _open_reader(cls, folder: Path, record: str | None, os_io: OsIO) -> Self:
+        """Open the rows of a record for reading only, while a writer may replace it."""
+        last = -1
+        while True:
+            names = _listed(folder, os_io)
+            wanted = names if record is None else [name for name in names if name == f"{record}.json"]
+            chosen = _chosen(folder, record, _read_records(folder, wanted, os_io))
+            runs = RunSet(
+                folder, num_rows=chosen.num_rows, initial=chosen.initial, named={}, next_run=0, os_io=os_io
+            )
+            try:
+                return cls(folder, chosen, runs, newest=0, lock=None, buffer_bytes=0, os_io=os_io)
+            except IncompleteStoreError:
+                # A commit may have replaced the record, and removed its files, since it was read.
+                if chosen.number == last:
+                    raise
+                last = chosen.number
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -304,13 +281,18 @@ class EmbeddingTable:
 
     @property
     def records(self) -> tuple[str, ...]:
-        """Names of the records."""
-        return tuple(sorted(self._named))
+        """Names of the records, which a writer knows; sorted."""
+        return self._runs.records
 
     @property
-    def resident_bytes(self) -> int:
-        """Bytes of memory that the open runs hold: fences and page checksums."""
-        return sum(run.num_bytes for run in self._runs)
+    def bytes_read(self) -> int:
+        """Bytes read from the device so far, with those of merges."""
+        return self._runs.bytes_read
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of the runs that were written so far, with merged ones."""
+        return self._runs.bytes_written
 
     def read_into(self, ids: IdArray, out: NDArray[np.float32], *, at: IdArray | None = None) -> ReadStats:
         """Read the newest version of each row. Thread-safe.
@@ -334,8 +316,8 @@ class EmbeddingTable:
             The table is closed.
         """
         at, left, cost = self._read_stored(ids, out, at)
-        self._formula.read_into(self._lane, ids[left], out, at[left])
-        return type(cost)(rows=ids.shape[0], requests=cost.requests, bytes_read=cost.bytes_read)
+        self._formula.read_into(self._runs.lane, ids[left], out, at[left])
+        return replace(cost, rows=ids.shape[0])
 
     def read_stored(
         self, ids: IdArray, out: NDArray[np.float32], *, at: IdArray | None = None
@@ -361,23 +343,22 @@ class EmbeddingTable:
             raise ShapeError("ids must ascend and be distinct; sort them with numpy.unique")
         if not at.shape[0]:
             at = np.arange(ids.shape[0])
-        with self._state:
-            runs = self._pinned()
-            # The rows of the buffer are copied in the same moment, because a row may be in the buffer or in a new run.
+        cost = NO_COST
+        with self._runs.lock:
+            runs = self._runs.pin()
+            # The buffer is copied from in the same moment, because its rows are about to be in a run.
             left = np.arange(ids.shape[0]) if self._buffer is None else self._buffer.take(ids, at, out)
         try:
-            cost = NO_COST
             for run in runs:
                 if not left.shape[0]:
                     break
-                found, places, looked_up = run.find(self._lane, ids[left])
+                found, places, looked_up = run.find(self._runs.lane, ids[left])
                 cost += looked_up
                 if found.shape[0]:
-                    cost += run.read_into(self._lane, places, out, at[left[found]])
+                    cost += run.read_into(self._runs.lane, places, out, at[left[found]])
                     left = np.delete(left, found)
         finally:
-            self._unpin(runs)
-        self._count(cost)
+            self._runs.unpin(runs, cost)
         return at, left, cost
 
     def append(self, ids: IdArray, rows: NDArray[np.float32]) -> None:
@@ -406,15 +387,15 @@ class EmbeddingTable:
         ids = check_request(ids, rows, num_rows=self.num_rows, dim=self.width).rows
         if rows.dtype != np.float32:
             raise ShapeError(f"rows must be float32, not {rows.dtype}")
-        rows = np.ascontiguousarray(rows)
+        rows = plain_array(rows)  # a kernel would be compiled again for a read-only array
         with self._writing:
             buffer = self._writable()
             if ids.shape[0] >= buffer.capacity:
                 self._write_buffer(buffer)
-                self._append_run(ids, rows)
+                self._write_rows(ids, rows)
                 return
             while True:
-                with self._state:
+                with self._runs.lock:
                     taken = buffer.put(ids, rows)
                 if taken == ids.shape[0]:
                     return
@@ -445,11 +426,7 @@ class EmbeddingTable:
         path = record_path(self.folder, record)
         with self._writing:
             self._write_buffer(self._writable())
-            former = self._named.get(record, frozenset())
-            with self._state:
-                runs = self._runs
-                # Until the commit is complete, both versions of the record may be the one on the disk.
-                self._named[record] = former | {run.name for run in runs}
+            runs = self._runs.begin_commit(record)
             written = EmbeddingRecord(
                 number=self._newest + 1,
                 num_rows=self.num_rows,
@@ -460,12 +437,11 @@ class EmbeddingTable:
                 facts=self._record.facts,
                 record_facts=dict(facts),
             )
+            # If this fails, the last version or the new one is on the disk, so the files of both stay.
             written.write(path, os_io=self._os_io)
             self._os_io.kill_point("embedding.after_commit")
             self._record, self._newest = written, written.number
-            with self._state:
-                self._named[record] = frozenset(written.runs)
-            self._remove(former)
+            self._runs.end_commit(record, runs)
 
     def forget(self, record: str) -> None:
         """Remove a record and the files that only it names.
@@ -482,18 +458,17 @@ class EmbeddingTable:
         path = record_path(self.folder, record)
         with self._writing:
             self._writable()
-            if record not in self._named:
+            if record not in self.records:
                 raise ConfigError(
                     f"{self.folder} has no record {record!r}; it has {', '.join(self.records) or 'none'}"
                 )
             with write_errors(path, "removing the record", os_io=self._os_io):
                 with suppress(FileNotFoundError):
                     self._os_io.unlink(path)
+                # The record is gone for certain before a file that it names.
                 self._os_io.fsync_dir(self.folder)
             self._os_io.kill_point("embedding.after_forget")
-            with self._state:
-                runs = self._named.pop(record)
-            self._remove(runs)
+            self._runs.forget(record)
 
     def pieces(self, max_rows: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Yield all rows in id order, read sequentially: the first id and the rows (n, width) of each piece.
@@ -521,12 +496,20 @@ class EmbeddingTable:
             yield first, rows
 
     def close(self) -> None:
-        """End the merge and release everything. Rows since the last commit are lost. Idempotent."""
+        """End the merge and release everything. Rows since the last commit are lost. Idempotent.
+
+        Raises
+        ------
+        StoreError
+            The merge of runs failed, and no call has raised its error yet.
+        """
         with self._writing:
-            self._cancellation.set()
-            if self._merging is not None:
-                self._merging.join()
-            self._release()
+            try:
+                self._runs.close(remove=self._lock is not None)
+            finally:
+                self._buffer = None
+                if self._lock is not None:
+                    self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -534,93 +517,23 @@ class EmbeddingTable:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
-
-    # --- runs ---
-
-    def _new_lane(self, num_bytes: int) -> ReadLane:
-        """Return a lane for the runs' files."""
-        return ReadLane(
-            num_bytes,
-            io="auto",
-            is_direct=True,  # where the file system refuses O_DIRECT, io_uring is slower, and correct
-            os_io=self._os_io,
-            when_closed="the embedding table is closed; open it again",
-        )
-
-    def _open_run(self, name: str, arrays: tuple[ArrayRecord, ...]) -> SortedRun:
-        """Open a run that is on the disk."""
-        return SortedRun(
-            self.folder, name, arrays, num_rows=self.num_rows, lane=self._lane, os_io=self._os_io
-        )
-
-    def _new_name(self) -> str:
-        """Return the name of a new run; names are never used again."""
-        with self._state:
-            number, self._next_run = self._next_run, self._next_run + 1
-        return f"run-{number}"
-
-    def _opened(self, name: str, arrays: tuple[ArrayRecord, ...]) -> SortedRun:
-        """Open a run that was just written; remove it if this fails."""
         try:
-            run = self._open_run(name, arrays)
-        except BaseException:
-            remove_run(self.folder, name, os_io=self._os_io)
-            raise
-        with self._state:
-            self.bytes_written += run.file_bytes
-        return run
-
-    def _pinned(self) -> tuple[SortedRun, ...]:
-        """Return the runs, which stay open until `_unpin`. The caller holds the state."""
-        if self._is_closed:
-            raise StoreError(f"{self.folder}: the embedding table is closed; open it again")
-        for run in self._runs:
-            run.pins += 1
-        return self._runs
-
-    def _unpin(self, runs: tuple[SortedRun, ...]) -> None:
-        """End a read, and close runs that were replaced meanwhile."""
-        with self._state:
-            for run in runs:
-                run.pins -= 1
-                if not run.pins and run not in self._runs:
-                    run.close()
-
-    def _replace(self, old: tuple[SortedRun, ...], new: SortedRun) -> None:
-        """Put ``new`` in the place of the adjacent runs ``old``, or before all runs if ``old`` is empty."""
-        with self._state:
-            first = self._runs.index(old[0]) if old else 0
-            self._runs = (*self._runs[:first], new, *self._runs[first + len(old) :])
-            for run in old:
-                if not run.pins:
-                    run.close()
-        self._remove(frozenset(run.name for run in old))
-
-    def _remove(self, names: frozenset[str]) -> None:
-        """Remove the files of those runs ``names`` that are not in use and that no record names."""
-        with self._state:
-            kept = frozenset(run.name for run in self._runs).union(*self._named.values())
-        for name in sorted(names - kept):
-            remove_run(self.folder, name, os_io=self._os_io)
-
-    def _count(self, cost: ReadStats) -> None:
-        """Add the bytes of a read."""
-        with self._state:
-            self.bytes_read += cost.bytes_read
+            self.close()
+        except StoreError as failure:
+            if error is None:
+                raise
+            error.add_note(f"and the embedding table {self.folder} failed: {failure}")
 
     # --- writing; the caller holds `_writing` ---
 
     def _writable(self) -> RowBuffer:
         """Return the buffer; raise the merging thread's error, or `StoreError` if nothing can be written."""
-        if self._is_closed:
-            raise StoreError(f"{self.folder}: the embedding table is closed; open it again")
+        self._runs.require_open()
         if self._buffer is None:
             raise StoreError(
-                f"{self.folder}: the embedding table is open for reading only; open it without it"
+                f"{self.folder}: the embedding table is open for reading only; open it with is_read_only=False"
             )
-        if self._error is not None:
-            raise self._error
+        self._runs.raise_error()
         return self._buffer
 
     def _write_buffer(self, buffer: RowBuffer) -> None:
@@ -628,135 +541,55 @@ class EmbeddingTable:
         if not len(buffer):
             return
         order = buffer.order()
-        step = max(1, _STEP_BYTES // (4 * self.width))
-        chunks = (buffer.numbered(order[start : start + step]) for start in range(0, len(order), step))
-        self._add_run(len(order), chunks, buffer)
+        run = self._runs.written(len(order), (buffer.numbered(part) for part in self._parts(order)))
+        with self._runs.lock:
+            self._runs.add(run)
+            buffer.clear()
+        self._runs.merge_if_due()
 
-    def _append_run(self, ids: IdArray, rows: NDArray[np.float32]) -> None:
+    def _write_rows(self, ids: IdArray, rows: NDArray[np.float32]) -> None:
         """Write rows (M, width) to a run."""
         order = np.argsort(ids)
         if np.any(ids[order[1:]] == ids[order[:-1]]):
-            raise ShapeError("ids must be distinct; an id repeats")
+            raise ShapeError("ids must be distinct, and an id repeats")
+        run = self._runs.written(len(order), ((ids[part], rows[part]) for part in self._parts(order)))
+        with self._runs.lock:
+            self._runs.add(run)
+        self._runs.merge_if_due()
+
+    def _parts(self, order: IdArray) -> Iterator[IdArray]:
+        """Yield the numbers of rows in parts, which are gathered one after another."""
         step = max(1, _STEP_BYTES // (4 * self.width))
-        parts = (order[start : start + step] for start in range(0, len(order), step))
-        self._add_run(len(order), ((ids[part], rows[part]) for part in parts), None)
-
-    def _add_run(
-        self, count: int, chunks: Iterator[tuple[IdArray, NDArray[np.float32]]], buffer: RowBuffer | None
-    ) -> None:
-        """Write ``count`` rows to a new run; then forget those of ``buffer``, and merge if it is time."""
-        name = self._new_name()
-        with RunWriter(
-            self.folder,
-            name,
-            num_rows=count,
-            width=self.width,
-            is_dense=count == self.num_rows,
-            os_io=self._os_io,
-        ) as writer:
-            for ids, rows in chunks:
-                writer.append(ids, rows)
-            arrays = writer.finish()
-        self._os_io.kill_point("embedding.after_run")
-        run = self._opened(name, arrays)
-        with self._state:
-            self._runs = (run, *self._runs)
-            if buffer is not None:
-                buffer.clear()
-        self._merge_if_due()
-
-    # --- merging ---
-
-    def _merge_if_due(self) -> None:
-        """Start the merging thread if runs are to be merged; wait for it if there are far too many."""
-        if self._merging is not None and self._merging.is_alive():
-            # Without this wait, a disk that is slower than the training would be filled with runs.
-            if len(self._runs) < 2 * MAX_RUNS:
-                return
-            self._merging.join()
-        if self._error is None and self._planned() is not None:
-            with thread_errors():
-                self._merging = threading.Thread(target=self._merge, name="gloader-merge", daemon=True)
-                self._merging.start()
-
-    def _planned(self) -> tuple[SortedRun, ...] | None:
-        """Return the adjacent runs to merge, or None."""
-        with self._state:
-            runs = self._runs
-        part = plan_merge([len(run) for run in runs], self.num_rows)
-        return None if part is None else runs[part[0] : part[1]]
-
-    def _merge(self) -> None:
-        """Merge runs until nothing is to be merged; in a thread."""
-        try:
-            while (runs := self._planned()) is not None:
-                self._merge_runs(runs)
-        except ChannelClosedError:
-            pass  # the table is closed
-        except StoreWriteError as error:
-            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-                self._error = error
-            elif not self._is_short_of_space:
-                self._is_short_of_space = True
-                _LOG.warning(
-                    "%s: runs are not merged, because the disk is full (%s); training goes on, and reads get slower; "
-                    "free some space",
-                    self.folder,
-                    error,
-                )
-        except BaseException as error:
-            self._error = error
-
-    def _merge_runs(self, runs: tuple[SortedRun, ...]) -> None:
-        """Replace adjacent ``runs`` by one; raises `ChannelClosedError` at the end of the table."""
-        needed = min(sum(run.file_bytes for run in runs), self.num_rows * self.width * 4)
-        with write_errors(self.folder, "merging runs", needed_bytes=needed, os_io=self._os_io):
-            require_free_space(self.folder, needed, os_io=self._os_io)
-        if self._merge_lane is None:
-            self._merge_lane = self._new_lane(DEFAULT_RING_BYTES)
-        with self._state:
-            has_oldest = runs[-1] is self._runs[-1]
-        name = self._new_name()
-        merge = RunMerge(
-            runs,
-            has_oldest=has_oldest,
-            num_rows=self.num_rows,
-            initial=self.initial,
-            lane=self._merge_lane,
-            check=lambda: self._cancellation.raise_if_set("the merge"),
-        )
-        arrays = merge.write(self.folder, name, os_io=self._os_io)
-        self._os_io.kill_point("embedding.after_merge")
-        self._count(sum(merge.costs, NO_COST))
-        self._replace(runs, self._opened(name, arrays))
-
-    def _release(self) -> None:
-        """Close the files and lanes, remove what no record names, and release the lock. Idempotent."""
-        with self._state:
-            self._is_closed = True
-            runs, self._runs = self._runs, ()
-        # The lanes wait for reads in progress, and refuse later ones.
-        for lane in (self._lane, self._merge_lane):
-            if lane is not None:
-                lane.close()
-        for run in runs:
-            run.close()
-        self._buffer = None
-        if self._lock_file is not None:
-            self._remove(frozenset(run.name for run in runs))
-            self._lock_file.release()
+        return (order[start : start + step] for start in range(0, len(order), step))
 
 
-def table_bytes(num_rows: int, width: int, buffer_bytes: int = BUFFER_BYTES) -> int:
-    """Return the memory of an open table in bytes, at most. Pure.
+def default_buffer_bytes(num_rows: int, width: int) -> int:
+    """Return the memory of the append buffer of a table: an eighth of the rows, within bounds. Pure."""
+    return min(max(num_rows * width * 4 // 8, _LEAST_BUFFER_BYTES), BUFFER_BYTES)
+
+
+def table_bytes(num_rows: int, width: int, buffer_bytes: int | None = None) -> int:
+    """Return the memory of an open table, at most, in bytes. Pure.
+
+    A read takes about 64 bytes more for each of its ids, and an append of more than ``buffer_bytes`` 16 for each.
 
     Parameters
     ----------
     num_rows : N
     width : number of float32 in a row
-    buffer_bytes : memory of the append buffer
+    buffer_bytes : memory of the append buffer; None means the default
     """
-    return 0
+    if buffer_bytes is None:
+        buffer_bytes = default_buffer_bytes(num_rows, width)
+    # While runs are merged, new ones come until there are `MAX_TABLES` + 1 tables, and the merge makes one more.
+    rows = (MAX_TABLES + 2) * num_rows + buffer_bytes // (4 * width)
+    row_pages = rows * 4 * width // PAGE_BYTES + 4 * MAX_RUNS
+    id_pages = rows // IDS_PER_PAGE + 4 * MAX_RUNS
+    index = 8 * row_pages + (8 + 8) * id_pages  # checksums, and the first id of each page of ids
+    # A new run of the buffer and a merged one may be written at the same time, each with two files of two buffers. A
+    # small table cannot fill them.
+    writing = 2 * (2 * 2 * WRITE_BYTES) + 2 * _STEP_BYTES + 2 * MERGE_BYTES
+    return buffer_bytes + 2 * LANE_BYTES + min(writing, 8 * 4 * width * num_rows) + index
 
 
 def _locked(folder: Path, os_io: OsIO) -> LockedFolder:
@@ -768,17 +601,52 @@ def _locked(folder: Path, os_io: OsIO) -> LockedFolder:
         pid = holder_of(folder, os_io=os_io)
         raise StoreLockedError(
             f"{folder}: {'another process' if pid is None else f'process {pid}'} writes to this embedding table; wait "
-            "for it, or open the table for reading only"
+            "for it, or open the table with is_read_only=True"
         ) from None
     return lock
 
 
+def _listed(folder: Path, os_io: OsIO) -> list[str]:
+    """Return the names in the table's folder; raises `StoreOpenError`."""
+    try:
+        return os_io.listdir(folder)
+    except OSError as error:
+        raise open_error(folder, error) from error
+
+
+def _read_records(folder: Path, names: list[str], os_io: OsIO) -> dict[str, EmbeddingRecord]:
+    """Return the records among the files ``names``, by record name."""
+    return {
+        name: EmbeddingRecord.read(record_path(folder, name), os_io=os_io) for name in record_names(names)
+    }
+
+
+def _chosen(folder: Path, record: str | None, records: Mapping[str, EmbeddingRecord]) -> EmbeddingRecord:
+    """Return the record ``record``, or by default the one that was committed last."""
+    if not records or record not in {None, *records}:
+        raise missing_record(folder, record, sorted(records))
+    return records[record] if record else max(records.values(), key=lambda each: each.number)
+
+
+def _remove_rest(folder: Path, os_io: OsIO) -> None:
+    """Empty the folder of a table that never committed; raises `StoreExistsError` for any other file."""
+    names = os_io.listdir(folder)
+    for name in names:
+        if run_number(name) is None and not is_draft(name):
+            raise StoreExistsError(
+                errno.EEXIST,
+                f"the folder holds {name!r}; open the table that is there, or choose another folder",
+                str(folder),
+            )
+    for name in names:
+        os_io.unlink(folder / name)
+
+
 def _remove_unnamed(folder: Path, names: list[str], kept: set[str], os_io: OsIO) -> None:
-    """Remove the runs' files and drafts of records that a dead process left. A failure is only logged."""
-    dead = [name for name in names if is_draft(name)]
-    dead += [name for name in names if run_number(name) is not None and name.partition(".")[0] not in kept]
-    for name in dead:
-        try:
-            os_io.unlink(folder / name)
-        except OSError as error:
-            _LOG.warning("%s could not be removed: %s", folder / name, error)
+    """Remove the files of other runs than ``kept``, and drafts of records. A failure is only logged."""
+    for name in names:
+        if is_draft(name) or (run_number(name) is not None and name.partition(".")[0] not in kept):
+            try:
+                os_io.unlink(folder / name)
+            except OSError as error:
+                _LOG.warning("%s could not be removed: %s", folder / name, error)

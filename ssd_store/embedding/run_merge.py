@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 MAX_RUNS: Final = 64  # two descriptors each, of the 1,024 that a process has by default
 MAX_TABLES: Final = 2
-MERGE_BYTES: Final = 16 * 2**20  # bytes of rows in one step of a merge
+MERGE_BYTES: Final = 16 * 2**20  # memory for the rows and ids in one step of a merge
+_ID_BYTES: Final = 96  # for each row: its id, source and place, before and after they are sorted
 
 
 def plan_merge(sizes: Sequence[int], num_rows: int) -> tuple[int, int] | None:
@@ -80,7 +81,7 @@ class RunMerge:
         self._lane = lane
         self._check = check
         self._has_oldest = has_oldest
-        self._step = max(1, MERGE_BYTES // (4 * initial.width))  # rows
+        self._step = max(1, MERGE_BYTES // (4 * initial.width + _ID_BYTES))  # rows
         self.costs: list[ReadStats] = []
 
     def write(self, folder: Path, name: str, *, os_io: OsIO = REAL_OS) -> tuple[ArrayRecord, ...]:

@@ -12,6 +12,7 @@ that can have a wanted id.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import numpy as np
@@ -137,7 +138,7 @@ class SortedRun:
             self._rows = rows
             if ids:
                 self._ids = ids[0]
-                self._fences = self._checked_fences(lane, num_rows)
+                self._fences = self._checked_fences(lane, ids[0], num_rows)
         except BaseException:
             self.close()
             raise
@@ -167,14 +168,14 @@ class SortedRun:
         if self._ids is None:
             return np.arange(ids.shape[0]), ids, NO_COST
         page = np.searchsorted(self._fences, ids, side="right") - 1  # -1 before the first id
+        # A block has the ids of at most this many different pages.
+        firsts = np.flatnonzero(np.diff(page, prepend=-1))
+        bounds = [*firsts[::_BLOCK_PAGES].tolist(), ids.shape[0]]
         found, places, cost = [], [], NO_COST
-        begin = int(np.searchsorted(page, 0))
-        while begin < ids.shape[0]:
-            # The pages of the next ids: at most a block of different ones.
-            end = int(np.searchsorted(page, page[begin] + _BLOCK_PAGES))
+        for begin, end in itertools.pairwise(bounds):
             wanted = page[begin:end]
-            pages = wanted[np.concatenate([[True], wanted[1:] != wanted[:-1]])]
-            content, read = self._read_ids(lane, pages)
+            pages = wanted[np.diff(wanted, prepend=-1) > 0]
+            content, read = self._read_ids(lane, self._ids, pages)
             # The pages ascend, and so do the ids in them.
             place = np.searchsorted(content, ids[begin:end])
             place[place == content.shape[0]] = 0
@@ -182,7 +183,7 @@ class SortedRun:
             place = place[here]
             found.append(begin + here)
             places.append(pages[place // IDS_PER_PAGE] * IDS_PER_PAGE + place % IDS_PER_PAGE)
-            cost, begin = cost + read, end
+            cost += read
         if not found:
             return np.empty(0, np.int64), np.empty(0, np.int64), cost
         return np.concatenate(found), np.concatenate(places), cost
@@ -192,7 +193,7 @@ class SortedRun:
         if self._ids is None:
             return np.arange(first, past), NO_COST
         pages = np.arange(first // IDS_PER_PAGE, -(-past // IDS_PER_PAGE))
-        content, cost = self._read_ids(lane, pages)
+        content, cost = self._read_ids(lane, self._ids, pages)
         skipped = int(pages[0]) * IDS_PER_PAGE
         return content[first - skipped : past - skipped], cost
 
@@ -210,25 +211,24 @@ class SortedRun:
         self._files.callback(file.close)
         return file
 
-    def _read_ids(self, lane: ReadLane, pages: IdArray) -> tuple[IdArray, ReadStats]:
-        """Return the ids in ``pages`` (P,), ascending."""
-        assert self._ids is not None
+    def _read_ids(self, lane: ReadLane, file: ArrayFile, pages: IdArray) -> tuple[IdArray, ReadStats]:
+        """Return the ids in the ``pages`` (P,) of ``file``, ascending."""
         content = np.empty((pages.shape[0], PAGE_BYTES), np.uint8)
-        cost = self._ids.read_pages(lane, pages, content, gap_bytes=self._gap_bytes)
+        cost = file.read_pages(lane, pages, content, gap_bytes=self._gap_bytes)
         ids = content.view(np.int64).reshape(-1)
         # The last page is padded.
         padding = (int(pages[-1]) + 1) * IDS_PER_PAGE - len(self)
         return (ids[:-padding] if padding > 0 else ids), cost
 
-    def _checked_fences(self, lane: ReadLane, num_rows: int) -> IdArray:
-        """Read all ids once; return the first of each page."""
-        fences, last = [], -1
-        for first in range(0, len(self), _BLOCK_PAGES * IDS_PER_PAGE):
-            ids, _ = self.ids_at(lane, first, min(first + _BLOCK_PAGES * IDS_PER_PAGE, len(self)))
+    def _checked_fences(self, lane: ReadLane, file: ArrayFile, num_rows: int) -> IdArray:
+        """Read all ids in ``file`` once; return the first of each page."""
+        fences, last, step = [], -1, _BLOCK_PAGES * IDS_PER_PAGE
+        for first in range(0, len(self), step):
+            ids, _ = self.ids_at(lane, first, min(first + step, len(self)))
             if not (last < ids[0] and ids[-1] < num_rows and np.all(ids[1:] > ids[:-1])):
                 raise FormatError(
-                    f"{self._ids.path if self._ids else ''}: the ids at places {first} to {first + len(ids) - 1} are not "
-                    f"ascending ids in 0..{num_rows - 1}; the file is damaged or belongs to another table"
+                    f"{file.path}: the ids at places {first} to {first + len(ids) - 1} are not ascending ids in "
+                    f"0..{num_rows - 1}; the file is damaged or belongs to another table"
                 )
             last = int(ids[-1])
             fences.append(ids[::IDS_PER_PAGE].copy())

@@ -100,9 +100,7 @@ class TableFiles:
     rates: IoRates  # of the disks
     known: KnownDisk | None = None  # set if a run is only planned
     edge_spill: SpillFolder | None = None  # folder for the output of edge passes; None without passes
-    row_spill: SpillFolder | None = (
-        None  # folder for trained rows that wait for a batch; None without such rows
-    )
+    row_spills: tuple[SpillFolder, ...] = ()  # a folder for the waiting rows of each trained embedding
     # Learns the rates from the run's reads too. None if these reads do not resemble the probes.
     learner: RateLearner | None = None
 
@@ -136,7 +134,7 @@ def open_files(
     stack: ExitStack,
     *,
     known: KnownDisk | None = None,
-    trained_bytes: int = 0,
+    trained_bytes: Sequence[int] = (),
 ) -> TableFiles:
     """Open the feature rows of ``dataset``.
 
@@ -147,7 +145,7 @@ def open_files(
     spill : the folder for packs, or None
     stack : closes the files
     known : the disks of a recorded run that is only planned again; with None the disks are measured
-    trained_bytes : bytes of all trained rows; a part of ``spill`` is for them
+    trained_bytes : bytes of the rows of each trained embedding; a part of ``spill`` is for them
     """
     tables = feature_rows(dataset, settings)
     # Rates come before the stores: a store reads through holes if that is cheaper at these rates.
@@ -166,13 +164,21 @@ def open_files(
         )
         for rows in tables
     ]
-    row_spill = None
-    if spill is not None and trained_bytes:
-        # Each row waits at most twice: in the running superbatch and in the next one.
-        share = min(spill.budget_bytes // 2, 2 * trained_bytes)
-        row_spill = stack.enter_context(spill.split_off(share))
+    row_spills = []
+    if spill is not None:
+        # Each row waits at most twice, in the running superbatch and in the next one. The embeddings have folders of
+        # their own, so that none counts on the room of another.
+        most = spill.budget_bytes // (2 * max(len(trained_bytes), 1))
+        for num_bytes in trained_bytes:
+            share = min(most, 2 * num_bytes + _LEAST_TABLE_BYTES)
+            row_spills.append(stack.enter_context(spill.split_off(share)))
     return TableFiles(
-        tables=tuple(files), spill=spill, rates=rates, known=known, learner=learner, row_spill=row_spill
+        tables=tuple(files),
+        spill=spill,
+        rates=rates,
+        known=known,
+        learner=learner,
+        row_spills=tuple(row_spills),
     )
 
 
@@ -259,7 +265,7 @@ def open_spill_folder(
     *,
     budget_bytes: int,
     num_loaders: int = 1,
-    trained_bytes: int = 0,
+    trained_bytes: Sequence[int] = (),
 ) -> SpillFolder | None:
     """Open the folder for packs, for the edge passes' output and for trained rows; None if none is needed.
 
@@ -270,7 +276,7 @@ def open_spill_folder(
     stack : closes the folder
     budget_bytes : the full memory budget
     num_loaders : loaders on this host; without a configured share, each gets an equal part of the disk
-    trained_bytes : bytes of all trained rows
+    trained_bytes : bytes of the rows of each trained embedding
     """
     memory = settings.memory
     is_large = dataset.topology_bytes > topology_share(budget_bytes)
@@ -285,7 +291,7 @@ def open_spill_folder(
     folder = open_spill(
         memory.spill_dir,
         memory.spill_budget,
-        data_bytes=row_bytes + edge_bytes + trained_bytes,
+        data_bytes=row_bytes + edge_bytes + sum(trained_bytes) + _LEAST_TABLE_BYTES * len(trained_bytes),
         num_loaders=num_loaders,
     )
     return None if folder is None else stack.enter_context(folder)

@@ -11,12 +11,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from gloader.cache.write_plan import write_slot_bytes
 from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 from gloader.pipeline.embed import TrainedEmbedding
-from gloader.pipeline.embedding_rows import EmbeddingRows
+from gloader.pipeline.embedding_rows import EmbeddingRows, slot_bytes
 from gloader.pipeline.open.device_rows import LARGER_THAN_PROBED
 from gloader.pipeline.sample import count_rows, distinct_rows
 from gloader.plan.demand import EmbeddingDemand
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch
 
 
-# Bytes per slot beside the row and the planner: the row's id, a flag, and two positions while rows are looked up.
-_SLOT_BYTES: Final = 8 + 1 + 16
 _SHARE: Final = 4  # the slots take at most the memory budget divided by this, if no size was given
 _STAGING_SHARE: Final = 4  # memory for staged rows: the bytes of the slots divided by this
 # Batches that loads may run ahead of steps. One is read, one waits, one is gathered and one is computed.
@@ -105,9 +102,9 @@ class GivenEmbeddings:
         return 1 if self.ranks is None else self.ranks.num_ranks
 
     @property
-    def table_bytes(self) -> int:
-        """Bytes of all trained rows."""
-        return sum(_row_bytes(each) * each.table.num_rows for each in self.trained)
+    def table_bytes(self) -> tuple[int, ...]:
+        """Bytes of all rows, for each embedding to train."""
+        return tuple(_row_bytes(each) * each.table.num_rows for each in self.trained)
 
 
 NO_EMBEDDINGS: Final = GivenEmbeddings()
@@ -143,15 +140,16 @@ def embedding_demands(
         each_bytes = slot_bytes(table.width)
         num_bytes = each.cache_bytes
         if num_bytes is None:
-            num_bytes = room * _row_bytes(each) * table.num_rows // max(given.table_bytes, 1)
+            num_bytes = room * _row_bytes(each) * table.num_rows // sum(given.table_bytes)
             num_bytes = max(num_bytes, step_rows * each_bytes)
         num_slots = min(num_bytes // each_bytes, table.num_rows)
-        if num_slots < step_rows:
+        # A requested size may be as small as the measured batches. A larger batch then ends the run with an error.
+        if num_slots < (least := min(distinct * given.num_ranks, table.num_rows)):
             unit = "a batch" if given.num_ranks == 1 else f"a step of {given.num_ranks} ranks"
             raise BudgetError(
                 f"the embedding of {each.node_type!r} has a cache of {format_bytes(num_bytes)}, and {unit} has up to "
-                f"{step_rows:,} of its rows, which need {format_bytes(step_rows * each_bytes)}: all rows of a batch "
-                f"are in memory until its step. Give the embedding cache={step_rows * each_bytes} or more, or use a "
+                f"{least:,} of its rows, which need {format_bytes(least * each_bytes)}: all rows of a batch are "
+                f"in memory until its step. Give the embedding cache={step_rows * each_bytes} or more, or use a "
                 "smaller batch size or fan-out"
             )
         demands.append(
@@ -180,7 +178,7 @@ def open_embeddings(
     stack: ExitStack,
     *,
     num_batches: int,
-    spill: SpillFolder | None,
+    spills: Sequence[SpillFolder],
 ) -> tuple[TrainedEmbedding[EmbeddingRows], ...]:
     """Open the slots of the trained rows.
 
@@ -191,7 +189,7 @@ def open_embeddings(
     dataset : gives the node types
     stack : ends the service of the embeddings
     num_batches : batches of a superbatch
-    spill : folder for rows that wait for a later batch
+    spills : a folder for each embedding's rows that wait for a later batch; () if nothing can be spilled
 
     Raises
     ------
@@ -200,7 +198,7 @@ def open_embeddings(
     """
     opened = []
     ranks = given.ranks
-    for each, demand in zip(given.trained, demands, strict=True):
+    for each, demand, spill in zip(given.trained, demands, spills or [None] * len(demands), strict=True):
         rows = EmbeddingRows(
             each.table,
             each.optimizer,
@@ -222,11 +220,6 @@ def open_embeddings(
         stack.callback(each.detach)
         opened.append(trained)
     return tuple(opened)
-
-
-def slot_bytes(width: int) -> int:
-    """Return the memory for a row of ``width`` float32 in a slot. Pure."""
-    return 4 * width + write_slot_bytes() + _SLOT_BYTES
 
 
 def _row_bytes(given: GivenEmbedding) -> int:

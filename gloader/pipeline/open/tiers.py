@@ -357,7 +357,7 @@ def open_feature_tier(request: LoadRequest, *, others: OtherDevices | None = Non
                 dataset,
                 stack,
                 num_batches=plan.superbatch.num_batches,
-                spill=files.row_spill,
+                spills=files.row_spills,
             ),
             frozen=request.embeddings.frozen,
             sampler_threads=num_sampler_threads(settings, tiers[0]),

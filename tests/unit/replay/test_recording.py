@@ -152,7 +152,7 @@ def test_what_an_earlier_version_wrote_is_said_to_be_so() -> None:
         parse_recording(body)
     assert str(caught.value) == (
         "the recording has no header: an earlier version wrote it, or a rank whose batches another one loads and "
-        "records; record the run again"
+        "records; record the run again. A run that trains embeddings cannot be replayed"
     )
 
 

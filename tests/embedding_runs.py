@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,20 @@ from gloader.pipeline.embedding_optimizers import Adagrad, RowwiseAdagrad, Spars
 from gloader.pipeline.embedding_rows import EmbeddingRows
 from gloader.pipeline.superbatch import OrderedRows
 from gloader.pipeline.threads import Channel
+from gloader.ssd_store.embedding.embedding_record import record_names
+from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
+from gloader.ssd_store.embedding.initial_rows import InitialRows
+from gloader.ssd_store.embedding.row_pieces import least_staging_bytes
+from gloader.ssd_store.os_io import REAL_OS, OsIO
+from gloader.ssd_store.spill.folder import SpillFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from gloader.pipeline.embedding_optimizers import RowOptimizer
 
 
 def ordered(rows: NDArray[np.int64]) -> OrderedRows:
@@ -164,3 +174,56 @@ class Oracle:
     def result(self) -> NDArray[np.float32]:
         """The weights (N, D)."""
         return self.embedding.weight.detach().numpy()
+
+
+@contextmanager
+def opened(
+    folder: Path,
+    optimizer: RowOptimizer,
+    *,
+    num_rows: int,
+    dim: int,
+    capacity: int,
+    depth: int = 3,
+    staging_bytes: int | None = None,
+    spill_bytes: int | None = 1 << 24,
+    os_io: OsIO = REAL_OS,
+    spill_io: OsIO = REAL_OS,
+    record: str | None = None,
+) -> Iterator[EmbeddingRows]:
+    """Open the table ``folder`` if there is one, else create it, and yield its rows.
+
+    By default the memory for waiting rows is the least, so that rows are spilled.
+    """
+    initial = InitialRows(seed=1, dim=dim, kind="uniform", scale=0.1, state=optimizer.initial_state(dim))
+    staging_bytes = least_staging_bytes(initial.width) if staging_bytes is None else staging_bytes
+    buffer_bytes = 64 * initial.width * 4
+    with ExitStack() as stack:
+        if folder.is_dir() and record_names([path.name for path in folder.iterdir()]):
+            table = EmbeddingTable.open(folder, record=record, buffer_bytes=buffer_bytes, os_io=os_io)
+        else:
+            table = EmbeddingTable.create(
+                folder,
+                num_rows=num_rows,
+                initial=initial,
+                facts={"optimizer": optimizer.facts()},
+                buffer_bytes=buffer_bytes,
+                os_io=os_io,
+            )
+        stack.callback(table.close)
+        spill = None
+        if spill_bytes is not None:
+            spill = stack.enter_context(SpillFolder(folder.parent, budget_bytes=spill_bytes, os_io=spill_io))
+        rows = EmbeddingRows(
+            table, optimizer, capacity=capacity, depth=depth, spill=spill, staging_bytes=staging_bytes
+        )
+        stack.callback(rows.close)
+        yield rows
+
+
+def first_weights(num_rows: int, dim: int) -> torch.Tensor:
+    """Return the weights of rows that were never trained, as `opened` makes them."""
+    initial = InitialRows(seed=1, dim=dim, kind="uniform", scale=0.1, state=())
+    weights = np.empty((num_rows, dim), np.float32)
+    initial.fill(np.arange(num_rows), weights)
+    return torch.from_numpy(weights)
