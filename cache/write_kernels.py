@@ -1,11 +1,14 @@
 """The loops in the planner of an embedding's slots. They check nothing; the caller checks ids, dtypes and capacities.
 
 `write_plan` explains the plan. A slot is pinned while a batch of one of the last steps used it. Each other slot is in
-one chain, a linked list. Its first slots become victims first. The chains are
+one chain. Its first slots become victims first. The chains are
 
 - 0 to ``horizon`` - 1: slots of rows whose next use is this batch of the plan or of its look-ahead;
 - ``horizon``: slots of rows without a known next use, the one used last at the end;
 - ``horizon`` + 1: empty slots.
+
+A chain is as many linked lists as there are lanes, and a slot's lane is its remainder. A list alone would wait for each
+slot's record until it knows the next slot. The lanes take turns, so that the next records are fetched meanwhile.
 
 When a batch is planned, all slots of its chain are hits, so the chain is left behind as a whole, and no slot is
 searched in a chain. An access enters at most one chain, so a plan takes O(1) time per access. The kernels share these
@@ -14,7 +17,8 @@ arguments:
 - keys, values, base: the arrays of a `PlannerTable`. An entry is a slot (>= 0), ``base - t`` for a row whose first
   use is batch t, ``base - horizon`` for a row in a forward piece, and ``base - horizon - 1`` for a late row;
 - content: (C,) the row in each slot, -1 if empty;
-- records: (C, 3) int32, the columns below; heads, tails: each chain's first and last slot, -1 if it is empty;
+- records: (C, 3) int32, the columns below;
+- heads, tails: (chains, lanes) int32, each list's first and last slot, -1 if it is empty; lengths: each chain's slots;
 - far: no chain of a batch between ``far`` and the horizon has a slot.
 """
 
@@ -38,27 +42,38 @@ TABLE: Final = 1  # the rows that the staging of the superbatch read from the ta
 LATE: Final = 2  # the table, read at the load, because the staging may have read it before the row's eviction
 
 # The columns of a slot's record.
-AFTER: Final = 0  # the slot after it in its chain, or -1
+AFTER: Final = 0  # the slot after it in its list, or -1
 USE: Final = 1  # its row's next use: a batch of the plan or of the look-ahead, or the horizon
 LAST: Final = 2  # number of the batch that used its row last, -1 before all batches
 NUM_COLUMNS: Final = 3
 NUM_MARKS: Final = 2  # entries below those of the horizon's batches: forward and late
+NUM_LANES: Final = (
+    8  # a power of two; the walk along a chain of 10**7 slots takes 150 ns per slot with 1, 20 ns with 8
+)
+_LANE: Final = NUM_LANES - 1
 # Accesses between the prefetch of a table entry or of a slot's record and its read.
 _AHEAD: Final = 24
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _append(
-    slot: int, chain: int, records: NDArray[np.int32], heads: NDArray[np.int32], tails: NDArray[np.int32]
+    slot: int,
+    chain: int,
+    records: NDArray[np.int32],
+    heads: NDArray[np.int32],
+    tails: NDArray[np.int32],
+    lengths: NDArray[np.int32],
 ) -> None:
     """Make ``slot`` the last one of ``chain``."""
-    tail = to_int(tails[chain])
+    lane = slot & _LANE
+    tail = to_int(tails[chain, lane])
     records[slot, AFTER] = -1
     if tail < 0:
-        heads[chain] = slot
+        heads[chain, lane] = slot
     else:
         records[tail, AFTER] = slot
-    tails[chain] = slot
+    tails[chain, lane] = slot
+    lengths[chain] += 1
 
 
 @njit(cache=True, nogil=True)
@@ -84,7 +99,10 @@ def mark_forward(
 
     Returns the index of the first row whose first use is another batch, or -1.
     """
+    fetch_end = 0 if keys.shape[0] else rows.shape[0] - _AHEAD
     for index in range(rows.shape[0]):
+        if index < fetch_end:
+            prefetch(values, to_int(rows[index + _AHEAD]))
         row = to_int(rows[index])
         use = _first_use(row, keys, values, base, horizon)
         if targets[index] >= horizon:
@@ -102,7 +120,10 @@ def mark_late(
     rows: NDArray[np.integer], keys: IdArray, values: NDArray[np.int32], base: int, horizon: int
 ) -> None:
     """Mark those of ``rows`` that the plan uses and that are neither in a slot nor in a forward piece as late."""
+    fetch_end = 0 if keys.shape[0] else rows.shape[0] - _AHEAD
     for index in range(rows.shape[0]):
+        if index < fetch_end:
+            prefetch(values, to_int(rows[index + _AHEAD]))
         row = to_int(rows[index])
         if _first_use(row, keys, values, base, horizon) >= 0:
             values[cell(keys, row)] = to_int(base) - horizon - 1
@@ -118,25 +139,27 @@ def chain_slots(
     records: NDArray[np.int32],
     heads: NDArray[np.int32],
     tails: NDArray[np.int32],
+    lengths: NDArray[np.int32],
     released: int,
-    oldest: int,
+    oldest: NDArray[np.int32],
     unknown: int,
 ) -> None:
     """Put every slot that is not pinned into its chain for a new plan, and the slots of known rows into the table.
 
-    The batches from ``released`` on pin their slots. ``unknown`` is the last plan's horizon, and ``oldest`` the first
-    slot in its chain of rows without a known next use. This chain keeps its order.
+    The batches from ``released`` on pin their slots. ``unknown`` is the last plan's horizon, and ``oldest`` the
+    heads of its chain of rows without a known next use. This chain keeps its order.
     """
     for slot in range(content.shape[0]):
         if content[slot] < 0:
-            _append(slot, horizon + 1, records, heads, tails)
+            _append(slot, horizon + 1, records, heads, tails, lengths)
         elif records[slot, LAST] >= released or records[slot, USE] != unknown:
-            _chain_slot(slot, content, keys, values, base, horizon, records, heads, tails, released)
-    slot = to_int(oldest)
-    while slot >= 0:
-        after = to_int(records[slot, AFTER])
-        _chain_slot(slot, content, keys, values, base, horizon, records, heads, tails, released)
-        slot = after
+            _chain_slot(slot, content, keys, values, base, horizon, records, heads, tails, lengths, released)
+    for lane in range(oldest.shape[0]):
+        slot = to_int(oldest[lane])
+        while slot >= 0:
+            after = to_int(records[slot, AFTER])
+            _chain_slot(slot, content, keys, values, base, horizon, records, heads, tails, lengths, released)
+            slot = after
 
 
 @njit(cache=True, nogil=True)
@@ -150,6 +173,7 @@ def _chain_slot(
     records: NDArray[np.int32],
     heads: NDArray[np.int32],
     tails: NDArray[np.int32],
+    lengths: NDArray[np.int32],
     released: int,
 ) -> None:
     """Put one slot with a row into its chain, see `chain_slots`."""
@@ -161,7 +185,7 @@ def _chain_slot(
         use = to_int(horizon)
     records[slot, USE] = use
     if records[slot, LAST] < released:
-        _append(slot, use, records, heads, tails)
+        _append(slot, use, records, heads, tails, lengths)
 
 
 @njit(cache=True, nogil=True)
@@ -172,6 +196,7 @@ def release(
     records: NDArray[np.int32],
     heads: NDArray[np.int32],
     tails: NDArray[np.int32],
+    lengths: NDArray[np.int32],
     far: int,
 ) -> int:
     """Put the slots that batch ``number`` was the last to use into their chains. Return the new ``far``.
@@ -187,7 +212,7 @@ def release(
         slot = code if code >= 0 else -1 - code
         if records[slot, LAST] == number:
             use = to_int(records[slot, USE])
-            _append(slot, use, records, heads, tails)
+            _append(slot, use, records, heads, tails, lengths)
             if far < use < horizon:
                 far = use
     return far
@@ -252,6 +277,7 @@ def load(
     records: NDArray[np.int32],
     heads: NDArray[np.int32],
     tails: NDArray[np.int32],
+    lengths: NDArray[np.int32],
     far: int,
     last: int,
     number: int,
@@ -276,21 +302,26 @@ def load(
     targets : (>= L,) gets the batch of the plan that the evicted row goes forward to, -1 if there is none
     """
     flat = records.ravel()
+    lane = 0
     for index in range(start, positions.shape[0]):
         chain = horizon + 1
-        if heads[chain] < 0:
+        if lengths[chain] == 0:
             chain = to_int(horizon)
-            if heads[chain] < 0:
-                while far > last and heads[far] < 0:
+            if lengths[chain] == 0:
+                while far > last and lengths[far] == 0:
                     far -= 1
                 if far <= last:
                     return index, wait_for, far
                 chain = to_int(far)
-        slot = to_int(heads[chain])
+        lane = (lane + 1) & _LANE
+        while heads[chain, lane] < 0:
+            lane = (lane + 1) & _LANE
+        slot = to_int(heads[chain, lane])
         after = to_int(records[slot, AFTER])
-        heads[chain] = after
+        heads[chain, lane] = after
+        lengths[chain] -= 1
         if after < 0:
-            tails[chain] = -1
+            tails[chain, lane] = -1
         else:
             prefetch(flat, NUM_COLUMNS * after)
             prefetch(content, after)

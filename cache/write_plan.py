@@ -30,7 +30,7 @@ from gloader.cache.belady_kernels import NO_ACTIONS, link
 from gloader.cache.cache_plan import initial_content
 from gloader.cache.next_use import PlannerTable
 from gloader.cache.trace import NO_ROWS, BatchReader, Trace
-from gloader.cache.write_kernels import FORWARD, LATE, NUM_COLUMNS, NUM_MARKS, TABLE
+from gloader.cache.write_kernels import FORWARD, LATE, NUM_COLUMNS, NUM_LANES, NUM_MARKS, TABLE
 from gloader.errors import BudgetError, ConfigError, PlanError
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.types import IdArray
+
+    # The slots' records, and each chain's heads, tails and length: see `write_kernels`.
+    _Chains = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
 
 __all__ = [
     "FORWARD",
@@ -249,9 +252,10 @@ class WritePlanner:
             raise PlanError(f"resident holds row {int(twice[0])} in two slots; a row is in one slot")
         self._content = content
         self._records = np.full((self._capacity, NUM_COLUMNS), -1, dtype=np.int32)
-        # The last plan: the number of its first batch and of the batch after its last one, its horizon, and the first
-        # slot of the chain of rows without a known next use.
-        self._last_first, self._next, self._horizon, self._oldest = 0, 0, 0, -1
+        # The last plan: the number of its first batch and of the batch after its last one, its horizon, and the heads
+        # of its chain of rows without a known next use.
+        self._last_first, self._next, self._horizon = 0, 0, 0
+        self._oldest = np.empty(0, dtype=np.int32)
         self._pinned: deque[NDArray[np.int32]] = (
             deque()
         )  # the codes of the last batches, whose slots are pinned
@@ -318,7 +322,8 @@ class WritePlanner:
                 "that uses it. Plan the batches that the last plan had as its look-ahead, or call restart"
             )
         # One chain for each batch, for no known use and for the empty slots.
-        heads, tails = np.full((2, horizon + 2), -1, dtype=np.int32)
+        heads, tails = np.full((2, horizon + 2, NUM_LANES), -1, dtype=np.int32)
+        chains = (self._records, heads, tails, np.zeros(horizon + 2, dtype=np.int32))
         content = self._content.copy()
         kernels.chain_slots(
             content,
@@ -326,15 +331,13 @@ class WritePlanner:
             table.values,
             table.base,
             horizon,
-            self._records,
-            heads,
-            tails,
+            *chains,
             first - len(self._pinned),
             self._oldest,
             self._horizon,
         )
         kernels.mark_late(self._late, table.keys, table.values, table.base, horizon)
-        loads, waits = self._assign(window, parts, horizon, content, heads, tails)
+        loads, waits = self._assign(window, parts, horizon, content, chains)
         table.end(horizon + NUM_MARKS)
         sources, victims, targets_of = (tuple(load[kind] for load in loads) for kind in range(3))
         plan = WritePlan(
@@ -352,7 +355,7 @@ class WritePlanner:
         )
         self._content = content
         self._last_first, self._next, self._horizon = first, first + len(window), horizon
-        self._oldest = int(heads[horizon])
+        self._oldest = heads[horizon].copy()
         self._keep_evictions(plan)
         return plan
 
@@ -362,8 +365,7 @@ class WritePlanner:
         parts: list[NDArray[np.int32]],
         horizon: int,
         content: IdArray,
-        heads: NDArray[np.int32],
-        tails: NDArray[np.int32],
+        chains: _Chains,
     ) -> tuple[list[tuple[NDArray[np.int8], NDArray[np.int32] | IdArray, NDArray[np.int32]]], IdArray]:
         """Turn ``parts`` from next uses into codes in place.
 
@@ -379,7 +381,7 @@ class WritePlanner:
             rows, number = window.read(batch), self._next + batch
             step = number // per_step
             while self._pinned and self._first_pinned(number) <= step - self._depth:
-                far = self._release(number, horizon, heads, tails, far)
+                far = self._release(number, horizon, chains, far)
             num_loads = kernels.find(
                 rows,
                 codes,
@@ -403,9 +405,7 @@ class WritePlanner:
                     table.base,
                     horizon,
                     content,
-                    self._records,
-                    heads,
-                    tails,
+                    *chains,
                     far,
                     min(batch + per_step - 1 - batch % per_step, horizon - 1),
                     number,
@@ -419,18 +419,16 @@ class WritePlanner:
                     break
                 if not self._pinned or self._first_pinned(number) == step:
                     raise self._too_small(window)
-                far = self._release(number, horizon, heads, tails, far)
+                far = self._release(number, horizon, chains, far)
             waits[batch] = -(-wait_for // per_step)
             self._pinned.append(codes)
             loads.append((sources[:num_loads].copy(), victims[:num_loads].copy(), targets[:num_loads].copy()))
         return loads, waits
 
-    def _release(
-        self, number: int, horizon: int, heads: NDArray[np.int32], tails: NDArray[np.int32], far: int
-    ) -> int:
+    def _release(self, number: int, horizon: int, chains: _Chains, far: int) -> int:
         """Release the slots of the first pinned batch before batch ``number``. Return the new ``far``."""
         first = number - len(self._pinned)
-        return kernels.release(self._pinned.popleft(), first, horizon, self._records, heads, tails, far)
+        return kernels.release(self._pinned.popleft(), first, horizon, *chains, far)
 
     def _first_pinned(self, number: int) -> int:
         """Return the step of the first pinned batch before batch ``number``."""
