@@ -2,8 +2,9 @@
 
 An embedding is the trainable rows of one node type. Its storage on disk is the table. A slot holds one row in memory.
 To load a row is to put it into a slot, and to evict it is to take it out. A step is one optimizer step, for one batch
-or, with several ranks, for one batch of each rank. All rows of a batch lie in slots from the batch's load until its step, so every row that is in no slot is loaded.
-`WritePlanner` plans one superbatch after another; its loops are in `write_kernels`.
+or, with several ranks, for one batch of each rank. All rows of a batch lie in slots from the batch's load until its
+step, so every row that is in no slot is loaded. `WritePlanner` plans one superbatch after another; its loops are in
+`write_kernels`.
 
 The victim of a load is the row whose next use is farthest (L. A. Belady, IBM Systems Journal 5(2), 1966, with mandatory
 admission). The rows of the last batches come last, because their steps may not be complete. The plan also says where
@@ -188,8 +189,8 @@ class WritePlanner:
     ----------
     num_rows : N, the rows of the embedding
     capacity : C, the slots
-    depth : the victims of step s are rows whose last use is step s - ``depth`` or an earlier one, if there are enough of
-        them. So a step's loads can begin before the ``depth`` - 1 steps before it are complete.
+    depth : the victims of step s are rows whose last use is step s - ``depth`` or an earlier one, if there are enough
+        of them. So a step's loads can begin before the ``depth`` - 1 steps before it are complete.
     batches_per_step : R, batches of a step. Step 0 has the batches 0..R-1. A row of a step is no victim in this step
     expected_accesses : rows in a superbatch and its look-ahead, see `PlannerTable.for_trace`. None means a table with
         an entry for every row.
@@ -445,8 +446,8 @@ class WritePlanner:
         if per_step > 1:
             unit, which = "step", f"the {per_step} batches of step {number}, one of each rank, have"
         return BudgetError(
-            f"{which} {largest} distinct rows of the embedding, and its cache has {self._capacity} slots. All rows of a "
-            f"{unit} must be in slots: give the cache at least {largest} slots, or take smaller batches"
+            f"{which} {largest} distinct rows of the embedding, and its cache has {self._capacity} slots. All rows of "
+            f"a {unit} must be in slots: give the cache at least {largest} slots, or take smaller batches"
         )
 
     def _keep_evictions(self, plan: WritePlan) -> None:

@@ -1,4 +1,4 @@
-"""Scenarios for ranks that train an embedding together, each run on every rank; and torch's own embedding in their place.
+"""Scenarios for ranks that train an embedding together, run by `rank_server`; and torch's embedding in their place.
 
 The loss is that of a small network, whose weights do not change: all that is learned is in the embedding.
 """
@@ -6,7 +6,6 @@ The loss is that of a small network, whose weights do not change: all that is le
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,10 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import distributed
 
 import gloader
-from gloader.errors import GloaderError
 from gloader.loader.node_embedding import NodeEmbedding
 from gloader.pipeline.embedding_optimizers import Adagrad, RowOptimizer, RowwiseAdagrad, SparseAdam
 
@@ -47,9 +44,9 @@ def loss_of(batch: Any, leaf: torch.Tensor) -> torch.Tensor:
     block = batch.blocks[-1]
     at = torch.repeat_interleave(torch.arange(block.num_dst), torch.as_tensor(np.diff(block.indptr)))
     around = torch.zeros(len(leaf), DIM).index_add(0, at, hidden[torch.as_tensor(block.indices).long()])
-    return ((hidden + around) * (1.0 + torch.cos(torch.arange(len(leaf)))[:, None])).square().mean() + (
-        hidden[: batch.num_seeds].sum(1) * batch.y.float()
-    ).mean()
+    weights = 1.0 + torch.cos(torch.arange(len(leaf)))[:, None]
+    of_seeds = hidden[: batch.num_seeds].sum(1) * batch.y.float()
+    return ((hidden + around) * weights).square().mean() + of_seeds.mean()
 
 
 def training(
@@ -73,8 +70,9 @@ def training(
 ) -> dict[str, Any]:
     """Train, each rank its batches; return the digests of all leaves, and on rank 0 the rows at the end.
 
-    ``table`` keeps the embedding, with the record "first", and continues at ``record``; ``state`` is the loader's. After ``stop`` steps of the
-    first epoch the ranks stop, and rank 0 writes the record "stopped". ``end`` says how a rank leaves a step early.
+    ``table`` keeps the embedding, with the record "first", and continues at ``record``; ``state`` is the loader's. After
+    ``stop`` steps of the first epoch the ranks stop, and rank 0 writes the record "stopped". ``end`` says how a rank
+    leaves a step early.
     """
     opened = gloader.Dataset.open(dataset)
     rule = optimizer_of(optimizer)

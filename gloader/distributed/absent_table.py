@@ -1,8 +1,8 @@
 """The table of an embedding on a rank that does not load: its form, without its rows.
 
-The ranks of a machine share one table, which the rank that loads for the machine opens. The other ranks know the table's
-form alone, so that all ranks can check that they train the same embedding. `gloader.NodeEmbedding` uses `AbsentTable`
-there in place of an `EmbeddingTable`.
+The ranks of a machine share one table, which the rank that loads for the machine opens. The other ranks know the
+table's form alone, so that all ranks can check that they train the same embedding. `gloader.NodeEmbedding` uses
+`AbsentTable` there in place of an `EmbeddingTable`.
 """
 
 from __future__ import annotations
@@ -69,5 +69,6 @@ class AbsentTable:
 def elsewhere(what: str) -> StateError:
     """Return the error of ``what``, which only the rank with the table can do. Pure."""
     return StateError(
-        f'rank 0 has the table of this embedding, which the ranks of a machine share: call {what} there ("if rank == 0:")'
+        f"rank 0 has the table of this embedding, which the ranks of a machine share: call {what} there "
+        '("if rank == 0:")'
     )

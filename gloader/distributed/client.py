@@ -491,7 +491,7 @@ class LoaderClient:
         return tuple(RowForm(dim=dim, dtype=np.dtype(name)) for dim, name in pairs)
 
     def _lease(self, number: int) -> NDArray[np.uint8]:
-        """Return a segment's memory, which is empty for `NO_SEGMENT`. The segment is released when the last array over this memory is freed."""
+        """Return a segment's memory, empty for `NO_SEGMENT`. It is released when the last array over it is freed."""
         if number == NO_SEGMENT:
             return np.empty(0, dtype=np.uint8)
         # The lease is made from a memoryview, so that later views keep it alive. In numpy, a view of a view references

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from gloader.distributed.agree import Team
     from gloader.observe.timeline import RecentTimeline
     from gloader.pipeline.gather import HostBatch
-    from gloader.pipeline.embed import FrozenRows, SlotRows
     from gloader.pipeline.open.device_rows import DryRun
     from gloader.pipeline.open.embeddings import GivenEmbeddings
     from gloader.pipeline.row_task import OpenRows, RowAnswers
@@ -64,10 +63,10 @@ class ClientRun:
     timeline : records the work of every stage, or None
     feedback : receives the times of every step
     stall_timeout_s : maximum seconds of a transfer to the device; 0 means no limit
-    trained, frozen : the embeddings whose rows the batches have, as in `Embed`
+    embed : puts the rows of embeddings into the batches
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a run consists of, each a keyword
         self,
         client: LoaderClient,
         *,
@@ -78,8 +77,7 @@ class ClientRun:
         timeline: RecentTimeline | None,
         feedback: RunFeedback,
         stall_timeout_s: float,
-        trained: Sequence[TrainedEmbedding[SlotRows]] = (),
-        frozen: Sequence[FrozenRows] = (),
+        embed: Embed,
     ) -> None:
         self._client = client
         device = tiers[0].device
@@ -100,7 +98,7 @@ class ClientRun:
             failures=self._failures,
             instruments=instruments,
             feedback=feedback,
-            embed=Embed(trained, frozen, device.place),
+            embed=embed,
         )
         self._has_reported = False
         self._is_closed = False
@@ -113,8 +111,7 @@ class ClientRun:
             # Pending copies must end first: the host fills the buffers again as soon as `leave` releases them.
             send.close()
             client.leave()
-            for embedding in trained:
-                embedding.restart()
+            embed.restart()
 
         feed = SendFeed(inbox, send)
         self._pipeline = Pipeline(
@@ -253,7 +250,7 @@ class RemoteTier:
                     io=settings.reading.io,
                 )
             self.trained = self._train(embeddings, stack, num_ranks=len(team.ranks))
-            self.frozen = embeddings.frozen
+            self._frozen = embeddings.frozen
             self._stack = stack.pop_all()
 
     def _train(
@@ -320,8 +317,7 @@ class RemoteTier:
             timeline=timeline,
             feedback=feedback,
             stall_timeout_s=self._stall_timeout_s,
-            trained=self.trained,
-            frozen=self.frozen,
+            embed=Embed(self.trained, self._frozen, self.device_tiers[0].device.place),
         )
 
     def close(self) -> None:

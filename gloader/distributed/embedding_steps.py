@@ -4,10 +4,10 @@ An embedding is the trainable rows of a node type. The host, the rank that loads
 next batches in slots. The other ranks, its clients, map the slots read-only. A leaf is a copy of a batch's weights that
 receives a gradient. A step is one update of the rows, with the gradients of one batch of each rank.
 
-Each rank calls for a step. The host (`HostSteps`) waits for the gradients of all ranks, adds those of a row in the order
-of the ranks, applies the sum once, and releases the clients (`ClientRows`). So no rank copies its next leaf before the
-rows have their new values. The sum is that of the losses of all ranks. torch's DistributedDataParallel takes the mean of
-the other gradients; a rank that wants the same here divides its own.
+Each rank calls for a step. The host (`HostSteps`) waits for the gradients of all ranks, adds those of a row in the
+order of the ranks, applies the sum once, and releases the clients (`ClientRows`). So no rank copies its next leaf
+before the rows have their new values. The sum is the gradient of the sum of all ranks' losses. torch's
+DistributedDataParallel takes the mean of the other gradients; a rank that wants the same here divides its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gloader.distributed.absent_table import elsewhere
 from gloader.distributed.shared_memory import create_segment, seal_contents
 from gloader.distributed.wire import Slots
 from gloader.errors import ChannelClosedError, StateError
-from gloader.pipeline.embedding_rows import BatchSlots, RowCounts
+from gloader.pipeline.embedding_rows import BatchSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -66,8 +66,8 @@ class HostSteps:
     def stepping(self, rows: EmbeddingRows) -> Callable[[BatchSlots, torch.Tensor | None], None]:
         """Return the function that makes a step of the next embedding with the gradients of all ranks.
 
-        The function is for the thread of the training loop. It raises RankError if another rank failed, is gone, or left
-        the epoch before the step.
+        The function is for the thread of the training loop. It raises RankError if another rank failed, is gone, or
+        left the epoch before the step.
         """
         self._rows.append(rows)
         return partial(self._step, len(self._rows) - 1)
@@ -155,14 +155,12 @@ class ClientRows:
     Attributes
     ----------
     num_steps : optimizer steps in the life of the table
-    counts : without counts, which the host has
     """
 
     def __init__(
         self, client: LoaderClient, number: int, slots: NDArray[np.float32], *, num_ranks: int
     ) -> None:
         self.num_steps = 0
-        self.counts = RowCounts()
         self._client = client
         self._number = number
         self._weights = slots
@@ -234,11 +232,11 @@ class ClientRows:
             self._client.read_rows(self._number, num_rows=num_rows, descriptor=descriptor)
             return rows.copy()
 
-    def pieces(self, max_rows: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    def pieces(self, max_rows: int) -> Iterator[tuple[int, NDArray[np.float32]]]:  # noqa: ARG002 - as of the host
         """Raise StateError: only the host goes over all rows."""
         raise elsewhere("pieces() and export()")
 
-    def checkpoint(self, record: str, facts: Mapping[str, Any]) -> None:
+    def checkpoint(self, record: str, facts: Mapping[str, Any]) -> None:  # noqa: ARG002 - as of the host
         """Raise StateError: only the host writes the table."""
         raise elsewhere("checkpoint()")
 

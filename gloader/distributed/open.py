@@ -181,8 +181,8 @@ def open_for_rank(
     )
     if embeddings.trained and membership.world_size > 1 and not membership.is_collective:
         raise ConfigError(
-            f"this loader is for rank {membership.rank} of {membership.world_size} without a process group, and ranks train "
-            "an embedding together; call torch.distributed.init_process_group first, or give the loader all seeds"
+            f"this loader is for rank {membership.rank} of {membership.world_size} without a process group, and ranks "
+            "train an embedding together; call torch.distributed.init_process_group first, or give the loader all seeds"
         )
     if not membership.is_collective:
         require_all_rows([dataset.ranges])
@@ -285,8 +285,8 @@ def _require_one_table(team: Team) -> None:
     if len(team.hosts) > 1:
         names = ", ".join(team.machines)
         raise ConfigError(
-            f"an embedding is trained on one machine, and these ranks are on {len(team.hosts)}: {names}; start all ranks on "
-            "one machine (torchrun --nnodes 1 --nproc-per-node N)"
+            f"an embedding is trained on one machine, and these ranks are on {len(team.hosts)}: {names}; start all "
+            "ranks on one machine (torchrun --nnodes 1 --nproc-per-node N)"
         )
     if len(team.ranks) == 1:
         raise ConfigError(

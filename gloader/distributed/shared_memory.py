@@ -4,9 +4,10 @@ A segment is a piece of shared memory. It has no name in a file system: one proc
 other. The kernel frees it when both processes have ended, even after a crash.
 
 A batch's arrays lie in a segment one after another: nodes, degrees, blocks (one per hop), trees, links and slots. If
-each seed has its own nodes, ``trees`` has the index of each node's seed. Links are the node pairs that a batch predicts.
-Slots are the places of the batch's rows in the memory of each embedding. The sender also sends a `BatchShape`, from which the receiver computes each array's dtype, length and offset. `write_batch`
-and `read_batch` use the same order. Both are for the ranks of one machine, see `gloader.distributed.wire`.
+each seed has its own nodes, ``trees`` has the index of each node's seed. Links are the node pairs that a batch
+predicts. Slots are the places of the batch's rows in the memory of each embedding. The sender also sends a
+`BatchShape`, from which the receiver computes each array's dtype, length and offset. `write_batch` and `read_batch` use
+the same order. Both are for the ranks of one machine, see `gloader.distributed.wire`.
 """
 
 from __future__ import annotations

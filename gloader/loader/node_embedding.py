@@ -34,8 +34,8 @@ from gloader.core.units import parse_bytes
 from gloader.dataset import Dataset
 from gloader.dataset.table_file import is_table_file, write_rows, write_table
 from gloader.distributed import find_membership
-from gloader.errors import ConfigError, ShapeError, StateError
 from gloader.distributed.absent_table import AbsentTable, elsewhere
+from gloader.errors import ConfigError, ShapeError, StateError
 from gloader.pipeline.embedding_optimizers import RowwiseAdagrad, check_same_optimizer, optimizer_from
 from gloader.pipeline.open.embeddings import GivenEmbeddings
 from gloader.plan.sweep_plan import open_spill
@@ -73,9 +73,9 @@ class NodeEmbedding:
 
     Creating a table writes no rows: a row without a version on the disk is computed from ``seed`` and its number.
 
-    The ranks of a machine, as of torchrun, train one table together. Each makes its embedding with the same arguments, and
-    rank 0 opens the table: `pieces`, `export`, `checkpoint` and `forget` are for rank 0 alone. A step takes the sum of the
-    gradients of all ranks.
+    The ranks of a machine, as of torchrun, train one table together. Each makes its embedding with the same arguments,
+    and rank 0 opens the table: `pieces`, `export`, `checkpoint` and `forget` are for rank 0 alone. A step takes the sum
+    of the gradients of all ranks.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gloader.cache.write_plan import WritePlan
     from gloader.observe.epoch_stats import StatsRecorder
     from gloader.observe.instruments import Work
-    from gloader.pipeline.embedding_rows import BatchSlots, RowCounts
+    from gloader.pipeline.embedding_rows import BatchSlots, EmbeddingRows
     from gloader.pipeline.send import SentBatch
     from gloader.types import AnyReadyBatch, BatchId, Delivered, IdArray
 
@@ -55,7 +55,6 @@ class SlotRows(Protocol):
     """The rows of an embedding in slots: `EmbeddingRows`, or on a rank that does not load, its view of them."""
 
     num_steps: int  # optimizer steps in the life of the table
-    counts: RowCounts  # loaded and evicted rows
 
     @property
     def bytes_read(self) -> int:
@@ -96,10 +95,10 @@ class SlotRows(Protocol):
         ...
 
 
-R = TypeVar("R", bound=SlotRows, covariant=True)
+R_co = TypeVar("R_co", bound=SlotRows, covariant=True)
 
 
-class TrainedEmbedding(Generic[R]):
+class TrainedEmbedding(Generic[R_co]):
     """An embedding that a loader trains: its rows in slots, and the batch that the training loop has.
 
     `deliver`, `step` and `skip` are for the thread of the training loop.
@@ -118,7 +117,7 @@ class TrainedEmbedding(Generic[R]):
         *,
         name: str,
         number: int,
-        rows: R,
+        rows: R_co,
         step: Callable[[BatchSlots, torch.Tensor | None], None],
     ) -> None:
         self.name = name
@@ -130,7 +129,7 @@ class TrainedEmbedding(Generic[R]):
         # Bytes read and written when the loader was opened, and at the last call of `count_bytes`.
         self._before = self._counted = (rows.bytes_read, rows.bytes_written)
 
-    def plan(self, trace: Trace, lookahead: Trace) -> WritePlan:
+    def plan(self: TrainedEmbedding[EmbeddingRows], trace: Trace, lookahead: Trace) -> WritePlan:
         """Plan the slots of a superbatch; see `WritePlanner.plan`."""
         try:
             return self.rows.planner.plan(trace, lookahead)
@@ -149,7 +148,7 @@ class TrainedEmbedding(Generic[R]):
         work.add_bytes(read=read, written=written)
         recorder.add_staged(bytes_read=read, bytes_written=written, requests=0)
 
-    def explain_run(self) -> str:
+    def explain_run(self: TrainedEmbedding[EmbeddingRows]) -> str:
         """Return a line on the loaded rows, by their sources, and on the bytes moved; "" before the first load."""
         counts, rows = self.rows.counts, self.rows
         loaded = counts.loaded_forward + counts.loaded_table + counts.loaded_late
@@ -271,6 +270,11 @@ class Embed:
         """Raise StateError if an embedding was neither stepped nor skipped for the last batch."""
         for embedding in self._trained:
             embedding.require_done()
+
+    def restart(self) -> None:
+        """Forget the last batch of a run that has ended, and make the trained rows ready for another run."""
+        for embedding in self._trained:
+            embedding.restart()
 
     def process(self, sent: SentBatch, ready: Delivered) -> Delivered:
         """Return ``ready`` with its trained rows; ``sent`` has their slots."""

@@ -2,7 +2,8 @@
 
 An embedding is the trainable rows of one node type; a row is its weights and the optimizer's state. A slot holds one
 row in memory. To load a row is to put it into a slot, to evict it is to take it out. A step is one optimizer step, for
-one batch or, with several ranks, for one batch of each rank. A `WritePlan` says for each batch which rows leave their slots, where they go, and which rows come:
+one batch or, with several ranks, for one batch of each rank. A `WritePlan` says for each batch which rows leave their
+slots, where they go, and which rows come:
 
 - to and from the table, `EmbeddingTable`;
 - forward to the known later batch that loads the row: it waits in `RowPieces`.
@@ -61,6 +62,11 @@ _SLOT_BYTES: Final = 8 + 1 + 16
 def slot_bytes(width: int) -> int:
     """Return the memory for a row of ``width`` float32 in a slot. Pure."""
     return 4 * width + write_slot_bytes() + _SLOT_BYTES
+
+
+# Steps between a load and the step under way, at most, with several ranks: batches for other ranks wait in no channel
+# with a bound. The stages hold fewer batches of each rank.
+_STEPS_AHEAD: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -123,7 +129,7 @@ class EmbeddingRows:
         The table was trained by another optimizer, or has another width than the optimizer needs.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a run's rows, each a keyword
         self,
         table: EmbeddingTable,
         optimizer: RowOptimizer,
@@ -251,6 +257,9 @@ class EmbeddingRows:
             The work was cancelled.
         """
         wait_for, begin = int(staged.plan.waits[index]), time.perf_counter()
+        if self._per_step > 1:
+            step = (staged.plan.first + index) // self._per_step
+            wait_for = max(wait_for, step - _STEPS_AHEAD)
         self._wait(lambda: cancellation.is_set() or self._done >= wait_for, "a load of an embedding")
         cancellation.raise_if_set("a load of an embedding")
         self.counts.waited_s += time.perf_counter() - begin

@@ -198,7 +198,8 @@ def open_embeddings(
     """
     opened = []
     ranks = given.ranks
-    for each, demand, spill in zip(given.trained, demands, spills or [None] * len(demands), strict=True):
+    places: Sequence[SpillFolder | None] = spills or [None] * len(demands)
+    for each, demand, spill in zip(given.trained, demands, places, strict=True):
         rows = EmbeddingRows(
             each.table,
             each.optimizer,
