@@ -480,7 +480,7 @@ class LoaderClient:
                 src_degree=degrees,
                 superbatch=0,
                 ends_superbatch=False,
-                slots=read_slots(batch.shape, topology),
+                slots=read_slots(batch.number, batch.num_slots, topology[batch.shape.num_bytes :]),
             )
         )
 

@@ -24,7 +24,14 @@ import numpy as np
 import torch
 
 from gloader.distributed.embedding_steps import parts_of, segment_bytes
-from gloader.distributed.shared_memory import create_segment, shape_of, take_segment, write_batch
+from gloader.distributed.shared_memory import (
+    create_segment,
+    shape_of,
+    slot_bytes,
+    take_segment,
+    write_batch,
+    write_slots,
+)
 from gloader.distributed.wire import (
     CONNECT_S,
     NO_SEGMENT,
@@ -318,15 +325,25 @@ class Outbox:
         with self._lock:
             if self._run is None:
                 return
-            shape = shape_of(batch.sampled, batch.src_degree, batch.slots)
-            topology = self._topologies.acquire([-(-shape.num_bytes // _WORD.num_bytes)])
+            shape = shape_of(batch.sampled, batch.src_degree)
+            num_slots = tuple(len(each.slots) for each in batch.slots)
+            num_bytes = shape.num_bytes + slot_bytes(num_slots)
+            topology = self._topologies.acquire([-(-num_bytes // _WORD.num_bytes)])
             memory = topology[0].reshape(-1).view(np.uint8)
-            write_batch(batch.sampled, batch.src_degree, shape, memory, batch.slots)
+            write_batch(batch.sampled, batch.src_degree, shape, memory)
+            write_slots(batch.slots, memory[shape.num_bytes :])
             # The buffers are lent before the send: their release may arrive before `send` returns.
             segments = (self._lend(batch.x) if batch.x else NO_SEGMENT, self._lend(topology))
             self.num_sent += 1
             self.connection.send(
-                Batch(run=self._run, segments=segments, rows=tuple(map(len, batch.x)), shape=shape)
+                Batch(
+                    run=self._run,
+                    segments=segments,
+                    rows=tuple(map(len, batch.x)),
+                    shape=shape,
+                    number=batch.slots[0].number if batch.slots else 0,
+                    num_slots=num_slots,
+                )
             )
 
     def release(self, segment: int) -> None:

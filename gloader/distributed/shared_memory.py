@@ -3,11 +3,11 @@
 A segment is a piece of shared memory. It has no name in a file system: one process sends its file descriptor to the
 other. The kernel frees it when both processes have ended, even after a crash.
 
-A batch's arrays lie in a segment one after another: nodes, degrees, blocks (one per hop), trees, links and slots. If
-each seed has its own nodes, ``trees`` has the index of each node's seed. Links are the node pairs that a batch
-predicts. Slots are the places of the batch's rows in the memory of each embedding. The sender also sends a
-`BatchShape`, from which the receiver computes each array's dtype, length and offset. `write_batch` and `read_batch` use
-the same order. Both are for the ranks of one machine, see `gloader.distributed.wire`.
+A batch's arrays lie in a segment one after another: nodes, degrees, blocks (one per hop), trees and links. If each seed
+has its own nodes, ``trees`` has the index of each node's seed. Links are the node pairs that a batch predicts. The
+sender also sends a `BatchShape`, from which the receiver computes each array's dtype, length and offset. `write_batch`
+and `read_batch` use the same order. Both are for the ranks of one machine, see `gloader.distributed.wire`. Behind these
+arrays lie the batch's slots in each embedding (`write_slots`, `read_slots`): the places of its trainable rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
@@ -29,6 +29,8 @@ from gloader.pipeline.embedding_rows import BatchSlots
 from gloader.types import BatchId, Block, Links
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from gloader.device.cuda import PinnedArray
@@ -72,7 +74,7 @@ def map_segment(descriptor: int, *, is_touched: bool = True, is_writable: bool =
 
 
 def take_segment(descriptor: int, *, is_touched: bool = True, is_writable: bool = True) -> NDArray[np.uint8]:
-    """Return the descriptor's shared memory, and close the descriptor; arguments as in `map_segment`."""
+    """Return the descriptor's shared memory, and close the descriptor; parameters as in `map_segment`."""
     try:
         return map_segment(descriptor, is_touched=is_touched, is_writable=is_writable)
     finally:
@@ -153,8 +155,6 @@ class BatchShape(NamedTuple):
     num_degrees: int  # U with one type, otherwise 0
     has_trees: bool  # whether each seed has its own nodes
     links: tuple[LinkShape, ...]  # at most one
-    number: int  # of the batch in the plan of the embeddings' slots; 0 without embeddings
-    num_slots: tuple[int, ...]  # of the batch in each embedding
 
     @property
     def num_bytes(self) -> int:
@@ -162,7 +162,7 @@ class BatchShape(NamedTuple):
         return sum(_padded(dtype, count) for dtype, count in self.arrays())
 
     def arrays(self) -> ArrayKinds:
-        """Yield the arrays: nodes per type, degrees, blocks, trees per type, links, slots per embedding."""
+        """Yield the arrays: nodes per type, degrees, blocks, trees per type, links."""
         yield from ((np.int64, count) for count in self.num_nodes)
         yield np.float32, self.num_degrees
         for block in chain.from_iterable(self.hops):
@@ -171,19 +171,14 @@ class BatchShape(NamedTuple):
             yield from ((np.int32, count) for count in self.num_nodes)
         for links in self.links:
             yield from links.arrays()
-        yield from self.slot_arrays()
-
-    def slot_arrays(self) -> ArrayKinds:
-        """Yield the last arrays: the slots per embedding."""
-        yield from ((np.int64, count) for count in self.num_slots)
 
     @classmethod
     def from_json(cls, sizes: object) -> Self:
         """Return the shape from its JSON form ``sizes``; raise ValueError for any other value."""
-        epoch, batch, num_nodes, num_seeds, hops, num_degrees, has_trees, links, number, slots = _checked(
-            sizes, [int, int, list, list, list, int, bool, list, int, list], "a batch"
+        epoch, batch, num_nodes, num_seeds, hops, num_degrees, has_trees, links = _checked(
+            sizes, [int, int, list, list, list, int, bool, list], "a batch"
         )
-        counts, lists = {*map(type, chain(num_nodes, num_seeds, slots))}, {*map(type, hops)}
+        counts, lists = {*map(type, chain(num_nodes, num_seeds))}, {*map(type, hops)}
         if not (counts <= {int} and lists <= {list} and len(links) <= 1):
             raise ValueError(f"is {sizes!r:.80}, not the sizes of a batch")
         return cls(
@@ -198,13 +193,11 @@ class BatchShape(NamedTuple):
             num_degrees=num_degrees,
             has_trees=has_trees,
             links=tuple(map(_link_shape, links)),
-            number=number,
-            num_slots=tuple(slots),
         )
 
 
-def shape_of(batch: AnyBatch, degrees: NDArray[np.float32], slots: Sequence[BatchSlots] = ()) -> BatchShape:
-    """Return the sizes of ``batch``, of its nodes' ``degrees``, and of its slots in each embedding.
+def shape_of(batch: AnyBatch, degrees: NDArray[np.float32]) -> BatchShape:
+    """Return the sizes of ``batch`` and its nodes' ``degrees``.
 
     Raises
     ------
@@ -235,8 +228,6 @@ def shape_of(batch: AnyBatch, degrees: NDArray[np.float32], slots: Sequence[Batc
                 len(links.pairs), links.num_positives, links.labels.dtype.name, links.times is not None
             ),
         ),
-        number=slots[0].number if slots else 0,
-        num_slots=tuple(len(each.slots) for each in slots),
     )
 
 
@@ -257,13 +248,9 @@ def _checked(sizes: object, kinds: list[type], noun: str) -> list[Any]:
 
 
 def write_batch(
-    sampled: AnyBatch,
-    degrees: NDArray[np.float32],
-    shape: BatchShape,
-    memory: NDArray[np.uint8],
-    slots: Sequence[BatchSlots] = (),
+    sampled: AnyBatch, degrees: NDArray[np.float32], shape: BatchShape, memory: NDArray[np.uint8]
 ) -> None:
-    """Copy a batch's topology and its slots into shared memory.
+    """Copy a batch's topology into shared memory.
 
     Parameters
     ----------
@@ -271,7 +258,6 @@ def write_batch(
     degrees : (U,) float32, the nodes' degrees; (0,) for a batch with several types
     shape : the batch's sizes
     memory : (>= shape.num_bytes,) uint8
-    slots : the batch's slots in each embedding
 
     Raises
     ------
@@ -284,7 +270,6 @@ def write_batch(
     arrays += sampled.tree_arrays
     if (links := sampled.links) is not None:
         arrays += [links.pairs.reshape(-1), links.labels, links.edge_ids, links.times]
-    arrays += [each.slots.numpy() for each in slots]
     present = (array for array in arrays if array is not None)
     # The arrays are in the order of `BatchShape.arrays`, as in `read_batch`.
     for view, array in zip(_views(shape.arrays(), memory), present, strict=True):
@@ -359,12 +344,40 @@ def read_batch(
     return sampled, degrees
 
 
-def read_slots(shape: BatchShape, memory: NDArray[np.uint8]) -> tuple[BatchSlots, ...]:
-    """Return copies of the slots that `write_batch` wrote, for each embedding. `read_batch` has checked ``shape``."""
-    num_bytes = sum(_padded(dtype, count) for dtype, count in shape.slot_arrays())
-    views = _views(shape.slot_arrays(), memory[shape.num_bytes - num_bytes :])
+def slot_bytes(counts: Iterable[int]) -> int:
+    """Return the bytes of a batch's slots; ``counts`` are their numbers in each embedding. Pure."""
+    return sum(_padded(np.int64, count) for count in counts)
+
+
+def write_slots(slots: Iterable[BatchSlots], memory: NDArray[np.uint8]) -> None:
+    """Copy a batch's slots in each embedding into shared memory."""
+    slots = tuple(slots)
+    views = _views(((np.int64, len(each.slots)) for each in slots), memory)
+    for view, each in zip(views, slots, strict=True):
+        np.copyto(view, each.slots.numpy(), casting="no")
+
+
+def read_slots(number: int, counts: Sequence[int], memory: NDArray[np.uint8]) -> tuple[BatchSlots, ...]:
+    """Return copies of the slots that `write_slots` wrote.
+
+    Parameters
+    ----------
+    number : the batch's number in the plan of the slots
+    counts : numbers of the slots in each embedding
+    memory : (>= slot_bytes(counts),) uint8
+
+    Raises
+    ------
+    RankError
+        The slots do not fit into the memory.
+    """
+    if slot_bytes(counts) > len(memory):
+        raise RankError(
+            f"another rank sent {sum(counts)} slots in {len(memory)} B; use one version of gloader on all ranks"
+        )
     # The batch's step comes long after its blocks were used: a view would keep the whole segment until then.
-    return tuple(BatchSlots(number=shape.number, slots=torch.tensor(view)) for view in views)
+    views = _views(((np.int64, count) for count in counts), memory)
+    return tuple(BatchSlots(number=number, slots=torch.tensor(view)) for view in views)
 
 
 def _require_types(shape: BatchShape, types: BatchTypes) -> None:

@@ -161,6 +161,8 @@ class Batch:
     ]  # the features' segment, or `NO_SEGMENT` without features, and the topology's segment
     rows: tuple[int, ...]  # feature rows of each table; 0 if the client's device serves the full table
     shape: BatchShape  # sizes of the arrays in the topology's segment
+    number: int = 0  # of the batch in the plan of the embeddings' slots
+    num_slots: tuple[int, ...] = ()  # of the batch in each embedding; they lie behind the topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
