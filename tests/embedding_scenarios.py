@@ -6,6 +6,7 @@ The loss is that of a small network, whose weights do not change: all that is le
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,10 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import distributed
 
 import gloader
+from gloader.errors import GloaderError
 from gloader.loader.node_embedding import NodeEmbedding
 from gloader.pipeline.embedding_optimizers import Adagrad, RowOptimizer, RowwiseAdagrad, SparseAdam
+from gloader.pipeline.embedding_rows import slot_bytes
 
 DIM = 6
 CACHE_ROWS = 400  # of 600 nodes
@@ -70,13 +74,13 @@ def training(
 ) -> dict[str, Any]:
     """Train, each rank its batches; return the digests of all leaves, and on rank 0 the rows at the end.
 
-    ``table`` keeps the embedding, with the record "first", and continues at ``record``; ``state`` is the loader's. After
-    ``stop`` steps of the first epoch the ranks stop, and rank 0 writes the record "stopped". ``end`` says how a rank
-    leaves a step early.
+    ``table`` keeps the embedding, with the record "first", and continues at ``record``; ``state`` is the loader's.
+    After ``stop`` steps of the first epoch the ranks stop, and rank 0 writes the record "stopped". ``end`` says how a
+    rank leaves a step early.
     """
     opened = gloader.Dataset.open(dataset)
     rule = optimizer_of(optimizer)
-    bytes_of_row = 4 * (DIM + rule.state_width(DIM)) + 64
+    bytes_of_row = slot_bytes(DIM + rule.state_width(DIM))
     with ExitStack() as stack:
         if record is None:
             embedding = NodeEmbedding(
@@ -122,13 +126,8 @@ def training(
             "digests": digests,
             "state": saved,
             "num_steps": embedding.num_steps,
-            "rows": embedding.rows(torch.arange(len(opened_nodes(opened)))).tolist() if rank == 0 else None,
+            "rows": embedding.rows(torch.arange(opened.num_nodes)).tolist() if rank == 0 else None,
         }
-
-
-def opened_nodes(dataset: gloader.Dataset) -> range:
-    """Return all node ids."""
-    return range(dataset.num_nodes)
 
 
 def digest_of(tensor: torch.Tensor) -> str:
@@ -182,3 +181,134 @@ def expected(
                 steps += total is not None
                 num_batches += 1
     return {"digests": digests, "rows": model.weight.detach().tolist(), "num_steps": steps}
+
+
+def evaluating(dataset: str, rank: int, world: int, folder: str | Path, **settings: Any) -> dict[str, Any]:
+    """Train an epoch, evaluate with a frozen view, train another; rank 0 says what rows there are at the evaluation."""
+    opened = gloader.Dataset.open(dataset)
+    given = DEFAULTS | MODES["ssd"] | settings
+    with NodeEmbedding(opened, dim=DIM, optimizer=Adagrad(lr=0.1)) as embedding, ExitStack() as stack:
+        training_loader = stack.enter_context(gloader.Loader(opened, embeddings=embedding, **given))
+        evaluated = stack.enter_context(
+            gloader.Loader(opened, embeddings=embedding.frozen(), seeds=opened.valid, **given)
+        )
+        found = []
+        for _ in range(2):
+            for batch in training_loader:
+                (leaf,) = batch.embedded.values()
+                loss_of(batch, leaf).backward()
+                embedding.step(batch)
+            rows = embedding.rows(torch.arange(opened.num_nodes))
+            for batch in evaluated:
+                (leaf,) = batch.embedded.values()
+                found.append(bool((leaf == rows[batch.nodes]).all()) and not leaf.requires_grad)
+            distributed.barrier()  # no rank trains on while another one evaluates
+        refused = []
+        for call in (
+            lambda: embedding.checkpoint("last"),
+            lambda: next(embedding.pieces()),
+            lambda: embedding.forget("last"),
+            lambda: embedding.folder,
+        ):
+            try:
+                call()
+                refused.append("")
+            except GloaderError as error:
+                refused.append(f"{type(error).__name__}: {error}")
+        return {"same": found, "rows": digest_of(rows), "refused": refused, "text": repr(embedding)}
+
+
+def typed(
+    dataset: str, rank: int, world: int, folder: str | Path, epochs: int = 2, **settings: Any
+) -> dict[str, Any]:
+    """Train an embedding of each type of a typed dataset; return the digests of all leaves, and the rows on rank 0."""
+    opened = gloader.Dataset.open(dataset)
+    with ExitStack() as stack:
+        embeddings = {
+            name: stack.enter_context(NodeEmbedding(opened, name, dim=3 + at, optimizer=SparseAdam(lr=0.1)))
+            for at, name in enumerate(opened.node_types)
+        }
+        loader = stack.enter_context(
+            gloader.HeteroLoader(opened, embeddings=embeddings, **(DEFAULTS | settings))
+        )
+        digests = []
+        for _ in range(epochs):
+            for batch in loader:
+                digests.append([digest_of(batch.embedded[name]) for name in embeddings])
+                typed_loss(batch.embedded).backward()
+                for name, embedding in embeddings.items():
+                    if batch.embedded[name].grad is None:
+                        embedding.skip(batch)
+                    else:
+                        embedding.step(batch)
+        rows = {}
+        if rank == 0:
+            rows = {
+                name: each.rows(torch.arange(each.num_rows)).tolist() for name, each in embeddings.items()
+            }
+        return {"digests": digests, "rows": rows}
+
+
+def typed_loss(leaves: Any) -> torch.Tensor:
+    """Return a loss that depends on every row of all types."""
+    total = torch.zeros(())
+    for leaf in leaves.values():
+        if len(leaf):
+            weights = torch.cos(torch.arange(leaf.numel())).reshape(leaf.shape)
+            total = total + (torch.sin(leaf) * weights).sum()
+    return total
+
+
+def expected_typed(dataset: str, *, world: int, epochs: int = 2, **settings: Any) -> dict[str, Any]:
+    """Train torch's embeddings in this process, as `typed` trains those of gloader."""
+    opened = gloader.Dataset.open(dataset)
+    models, rules = {}, {}
+    for at, name in enumerate(opened.node_types):
+        with NodeEmbedding(opened, name, dim=3 + at, optimizer=SparseAdam(lr=0.1)) as first:
+            weights = first.rows(torch.arange(first.num_rows))
+        models[name] = torch.nn.Embedding.from_pretrained(weights, freeze=False, sparse=True)
+        rules[name] = torch.optim.SparseAdam(models[name].parameters(), lr=0.1)
+    digests: list[list[list[str]]] = [[] for _ in range(world)]
+    with ExitStack() as stack:
+        loaders = [
+            stack.enter_context(
+                gloader.HeteroLoader(opened, rank=rank, world_size=world, **(DEFAULTS | settings))
+            )
+            for rank in range(world)
+        ]
+        for _ in range(epochs):
+            for batches in zip(*loaders, strict=True):
+                totals: dict[str, torch.Tensor] = {}
+                for rank, batch in enumerate(batches):
+                    leaves = {
+                        name: model(torch.from_numpy(batch.nodes[name])) for name, model in models.items()
+                    }
+                    digests[rank].append([digest_of(leaf) for leaf in leaves.values()])
+                    for model in models.values():
+                        model.weight.grad = None
+                    typed_loss(leaves).backward()
+                    for name, model in models.items():
+                        if model.weight.grad is not None:
+                            grad = model.weight.grad.coalesce()
+                            totals[name] = (totals[name] + grad).coalesce() if name in totals else grad
+                for name, model in models.items():
+                    model.weight.grad = totals.get(name)
+                    rules[name].step()
+    rows = {name: model.weight.detach().tolist() for name, model in models.items()}
+    return {"digests": digests, "rows": rows}
+
+
+def refused(
+    dataset: str, rank: int, world: int, folder: str | Path, odd: dict[str, Any], **settings: Any
+) -> None:
+    """Build a loader that cannot train an embedding; ``odd`` has arguments of the embedding on rank 1."""
+    opened = gloader.Dataset.open(dataset)
+    machine = settings.pop("machines", None)
+    if machine is not None:
+        os.environ["GLOADER_MACHINE"] = machine[rank]
+    given = {"dim": DIM} | (odd if rank == 1 else {})
+    with (
+        NodeEmbedding(opened, **given) as embedding,
+        gloader.Loader(opened, embeddings=embedding, **(DEFAULTS | settings)) as loader,
+    ):
+        next(iter(loader))

@@ -243,7 +243,7 @@ class LoaderClient:
         with suppress(EOFError):  # the messages of the host, received next, have the cause
             self._connection.send(ReadRows(embedding=embedding, num_rows=num_rows), descriptor=descriptor)
         self._wait_until(lambda: bool(self._answers), self._awaited, None, is_in_run=False)
-        if (error := self._answers.popleft().error) is not None:
+        if error := self._answers.popleft().error:
             raise RankError(f"rank {self.host} could not read the rows of an embedding: {error}")
 
     def cancel(self) -> None:

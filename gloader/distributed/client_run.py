@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from gloader.config import LoaderSettings
     from gloader.dataset import Dataset
-    from gloader.device import DeviceTier
+    from gloader.device import Device, DeviceTier
     from gloader.distributed.agree import Team
     from gloader.observe.timeline import RecentTimeline
     from gloader.pipeline.gather import HostBatch
@@ -58,7 +58,8 @@ class ClientRun:
     client : the connection to the host
     stream : this rank's batches
     labels : labels for the batches
-    tiers : for each table, the rows that this rank's device holds, or reads from host memory itself
+    device : this rank's device
+    tiers : for each table, the rows that the device holds, or reads from host memory itself
     types : the numbers of the tables: node types first, then relations
     timeline : records the work of every stage, or None
     feedback : receives the times of every step
@@ -72,6 +73,7 @@ class ClientRun:
         *,
         stream: BatchStream,
         labels: SeedLabels | RowAnswers | None,
+        device: Device,
         tiers: Sequence[DeviceTier],
         types: Sequence[int],
         timeline: RecentTimeline | None,
@@ -80,7 +82,6 @@ class ClientRun:
         embed: Embed,
     ) -> None:
         self._client = client
-        device = tiers[0].device
         inbox = _Inbox(client, stream)
         self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)  # batches on the device, ahead of the consumer
         # The reference is weak: the timer and the watchdog must not keep a dropped run alive.
@@ -239,6 +240,7 @@ class RemoteTier:
             self._client = LoaderClient(team, follower, stall_timeout_s=self._stall_timeout_s)
             stack.callback(self._client.close)
             self.device_tiers = follower.tiers
+            self._device = follower.device
             self.plan = self._client.welcome.plan
             # The task table, open for this rank's labels; the host's plan counts its memory.
             self.rows: OpenRows | None = None
@@ -312,12 +314,13 @@ class RemoteTier:
             self._client,
             stream=stream,
             labels=labels,
+            device=self._device,
             tiers=self.device_tiers,
             types=self.types,
             timeline=timeline,
             feedback=feedback,
             stall_timeout_s=self._stall_timeout_s,
-            embed=Embed(self.trained, self._frozen, self.device_tiers[0].device.place),
+            embed=Embed(self.trained, self._frozen, self._device.place),
         )
 
     def close(self) -> None:

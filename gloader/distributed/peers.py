@@ -25,9 +25,9 @@ import torch
 
 from gloader.distributed.embedding_steps import parts_of, segment_bytes
 from gloader.distributed.shared_memory import (
+    bytes_of_slots,
     create_segment,
     shape_of,
-    slot_bytes,
     take_segment,
     write_batch,
     write_slots,
@@ -327,7 +327,7 @@ class Outbox:
                 return
             shape = shape_of(batch.sampled, batch.src_degree)
             num_slots = tuple(len(each.slots) for each in batch.slots)
-            num_bytes = shape.num_bytes + slot_bytes(num_slots)
+            num_bytes = shape.num_bytes + bytes_of_slots(num_slots)
             topology = self._topologies.acquire([-(-num_bytes // _WORD.num_bytes)])
             memory = topology[0].reshape(-1).view(np.uint8)
             write_batch(batch.sampled, batch.src_degree, shape, memory)

@@ -344,7 +344,7 @@ def read_batch(
     return sampled, degrees
 
 
-def slot_bytes(counts: Iterable[int]) -> int:
+def bytes_of_slots(counts: Iterable[int]) -> int:
     """Return the bytes of a batch's slots; ``counts`` are their numbers in each embedding. Pure."""
     return sum(_padded(np.int64, count) for count in counts)
 
@@ -364,14 +364,14 @@ def read_slots(number: int, counts: Sequence[int], memory: NDArray[np.uint8]) ->
     ----------
     number : the batch's number in the plan of the slots
     counts : numbers of the slots in each embedding
-    memory : (>= slot_bytes(counts),) uint8
+    memory : (>= bytes_of_slots(counts),) uint8
 
     Raises
     ------
     RankError
         The slots do not fit into the memory.
     """
-    if slot_bytes(counts) > len(memory):
+    if bytes_of_slots(counts) > len(memory):
         raise RankError(
             f"another rank sent {sum(counts)} slots in {len(memory)} B; use one version of gloader on all ranks"
         )

@@ -217,7 +217,7 @@ class ReadRows:
 class RowsRead:
     """The host's answer to `ReadRows`: the weights are in the segment, or could not be read."""
 
-    error: str | None = None
+    error: str = ""  # empty if they are in the segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
