@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from gloader.core.negatives import Binary, InBatch, Table, Uniform
     from gloader.dataset import Dataset
     from gloader.loader import HeteroLoader, LinkLoader, Loader, NodeEmbedding
+    from gloader.pipeline.embedding_optimizers import Adagrad, RowwiseAdagrad, SparseAdam
     from gloader.training.propagation.propagate_dataset import propagate
 
 __all__ = [
+    "Adagrad",
     "Binary",
     "Dataset",
     "HeteroLoader",
@@ -24,6 +26,8 @@ __all__ = [
     "LinkLoader",
     "Loader",
     "NodeEmbedding",
+    "RowwiseAdagrad",
+    "SparseAdam",
     "Table",
     "Uniform",
     "__version__",
@@ -44,6 +48,9 @@ _HOMES = {
     "LinkLoader": "gloader.loader",
     "Loader": "gloader.loader",
     "NodeEmbedding": "gloader.loader",
+    "Adagrad": "gloader.pipeline.embedding_optimizers",
+    "RowwiseAdagrad": "gloader.pipeline.embedding_optimizers",
+    "SparseAdam": "gloader.pipeline.embedding_optimizers",
     "prepare": "gloader.convert.own_tables",
     "propagate": "gloader.training.propagation.propagate_dataset",
 }

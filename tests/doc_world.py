@@ -311,6 +311,7 @@ def _database() -> Names:
 _PAGES: dict[str, dict[str, tuple[Callable[[], Names | None], ...]]] = {
     "README.md": {"Your tables": (_shop, _described("README.md")), "Your graph": (_arrays, _scores)},
     "how-it-works.md": {"1. A number becomes seeds": (dataset_at("data/mine"),)},
+    "embeddings.md": {"An example": (dataset_at("data/mine"),)},
     "hetero.md": {"From tables to a trained model": (_tables("tables"),)},
     "pipeline.md": {
         "The pipeline: from seeds to a batch on the device": (

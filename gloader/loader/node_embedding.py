@@ -35,7 +35,7 @@ from gloader.dataset import Dataset
 from gloader.dataset.table_file import is_table_file, write_rows, write_table
 from gloader.distributed import find_membership
 from gloader.distributed.absent_table import AbsentTable, elsewhere
-from gloader.errors import ConfigError, ShapeError, StateError
+from gloader.errors import ConfigError, GloaderError, ShapeError, StateError
 from gloader.pipeline.embedding_optimizers import RowwiseAdagrad, check_same_optimizer, optimizer_from
 from gloader.pipeline.open.embeddings import GivenEmbeddings
 from gloader.plan.sweep_plan import open_spill
@@ -116,7 +116,9 @@ class NodeEmbedding:
     ) -> None:
         nodes = _nodes_of(dataset, node_type)
         require_choice("dtype", dtype, ("float32",))
-        dim = operator.index(dim)  # refuses a fraction
+        cache_bytes = None if cache is None else parse_bytes(cache)
+        if operator.index(dim) < 1:  # refuses a fraction
+            raise ConfigError(f"dim={dim} must be at least 1")
         optimizer = RowwiseAdagrad() if optimizer is None else optimizer
         initial = _initial_rows(init, seed, dim, optimizer.initial_state(dim))
         facts = {
@@ -133,7 +135,7 @@ class NodeEmbedding:
                 facts=facts,
                 folder=None if folder is None else Path(folder),
             )
-            self._begin(nodes, absent, optimizer, cache, None)
+            self._begin(nodes, absent, optimizer, cache_bytes, None)
             return
         with uninterrupted():
             temporary, place = None, folder
@@ -156,24 +158,25 @@ class NodeEmbedding:
                 if temporary is not None:
                     temporary.close()
                 raise
-            self._begin(nodes, table, optimizer, cache, temporary)
+            self._begin(nodes, table, optimizer, cache_bytes, temporary)
 
     def _begin(
         self,
         nodes: NodeTable,
         table: EmbeddingTable | AbsentTable,
         optimizer: RowOptimizer,
-        cache: str | int | None,
+        cache_bytes: int | None,
         temporary: SpillFolder | None,
     ) -> None:
         """Set every attribute. The constructor and `open` end here."""
         self._nodes = nodes
         self._table = table
         self._optimizer = optimizer
-        self._cache_bytes = None if cache is None else parse_bytes(cache)
+        self._cache_bytes = cache_bytes
         self._temporary = temporary
         self._num_steps = table.num_steps
         self._recorded_steps = table.num_steps  # at the last record
+        self._is_lost = False  # whether a failed run left the table without some of its rows
         self._trained: TrainedEmbedding[SlotRows] | None = None  # serves the rows while a loader trains them
         self._finalizer = weakref.finalize(self, _release, os.getpid(), table, temporary)
 
@@ -210,6 +213,7 @@ class NodeEmbedding:
         StoreLockedError
             Another process has opened the table for training.
         """
+        cache_bytes = None if cache is None else parse_bytes(cache)
         with uninterrupted():
             is_ours = _has_table()
             table = EmbeddingTable.open(Path(folder), record=record, is_read_only=not is_ours)
@@ -217,7 +221,7 @@ class NodeEmbedding:
                 nodes, known = _checked_facts(table, dataset, node_type, dim, optimizer)
                 embedding = cls.__new__(cls)
                 held = table if is_ours else AbsentTable.of(table)
-                cls._begin(embedding, nodes, held, known, cache, None)
+                cls._begin(embedding, nodes, held, known, cache_bytes, None)
             except BaseException:
                 table.close()
                 raise
@@ -474,15 +478,24 @@ class NodeEmbedding:
     def detach(self) -> None:
         """Write the rows in slots to the table, and end the service. Idempotent."""
         trained = self._trained
-        if trained is not None:
-            try:
-                trained.rows.flush()
-                self._num_steps = trained.rows.num_steps
-            finally:
-                self._trained = None
-                trained.rows.close()
+        if trained is None:
+            return
+        try:
+            trained.rows.flush()
+            self._num_steps = trained.rows.num_steps
+        except GloaderError:
+            self._is_lost = True
+            logger.exception("the trained rows of %r were lost at the end of the training", self.node_type)
+        finally:
+            self._trained = None
+            trained.rows.close()
 
     def _require_open(self) -> None:
+        if self._is_lost:
+            raise StateError(
+                f"rows of the embedding of {self.node_type!r} were lost when a run failed; close it, and open the "
+                "embedding again from its last checkpoint, with NodeEmbedding.open"
+            )
         if not self._finalizer.alive:
             raise StateError(
                 f"the embedding of {self.node_type!r} is closed; open it again with NodeEmbedding.open"
@@ -584,6 +597,11 @@ def given_embeddings(dataset: Dataset, embeddings: Embeddings | None) -> GivenEm
         if not isinstance(each, NodeEmbedding | FrozenEmbedding):
             raise ConfigError(
                 f"embeddings for type {name!r}: {each!r} is no gloader.NodeEmbedding and no frozen view of one"
+            )
+        if name not in dataset.node_types:
+            raise ConfigError(
+                f"embeddings for type {name!r}: the dataset has no such node type; it has "
+                f"{', '.join(dataset.node_types)}"
             )
         if each.node_type != name:
             raise ConfigError(f"embeddings for type {name!r}: this embedding is of type {each.node_type!r}")

@@ -36,8 +36,8 @@ from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.signals import NEVER, Cancellation, SignalSafeCondition, uninterrupted
 from gloader.errors import ChannelClosedError, PlanError, ShapeError, StateError
 from gloader.pipeline.embedding_optimizers import check_same_optimizer
-from gloader.ssd_store.embedding.piece_kernels import copy_rows, match
-from gloader.ssd_store.embedding.row_pieces import RowPieces
+from gloader.ssd_store.embedding.piece_kernels import copy_rows
+from gloader.ssd_store.embedding.row_pieces import RowPieces, copy_matching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -55,8 +55,7 @@ if TYPE_CHECKING:
 NO_ROWS: Final[IdArray] = np.empty(0, np.int64)
 
 
-# Bytes per slot beside the row and the planner: the row's id, a flag, and two positions while rows are looked up.
-_SLOT_BYTES: Final = 8 + 1 + 16
+_SLOT_BYTES: Final = 8 + 1  # bytes per slot beside the row and the planner: the row's id and a flag
 
 
 def slot_bytes(width: int) -> int:
@@ -379,10 +378,7 @@ class EmbeddingRows:
         is_found = np.zeros(len(wanted), np.bool_)
         with self._moving:
             self._require_whole()
-            take, at = np.empty((2, len(self._tags)), np.int64)
-            count = match(self._tags, wanted, take, at)
-            copy_rows(self._rows.reshape(-1), take[:count], out.reshape(-1), at[:count], self.table.width)
-            is_found[at[:count]] = True
+            copy_matching(self._tags, lambda: self._rows, wanted, out, is_found)
             self._pieces.copy_held(wanted, out, is_found)
         # A row that was in neither may be loaded meanwhile, but the table keeps its version until it is evicted again.
         left = np.flatnonzero(~is_found)
@@ -427,11 +423,15 @@ class EmbeddingRows:
 
         Raises
         ------
+        StateError
+            Rows in memory may be incomplete.
         StoreError
             A row cannot be read or written.
         """
-        with self._moving, self._breaking("the end of the training"):
-            self._save()
+        with self._moving:
+            self._require_whole()
+            with self._breaking("the end of the training"):
+                self._save()
 
     def restart(self) -> None:
         """Make ready for another run, which begins with batch 0. No thread of the last run may be left.
@@ -563,8 +563,8 @@ class EmbeddingRows:
 
     def _append_slots(self, slots: IdArray) -> None:
         """Write the rows in ``slots`` to the table, after which they are clean."""
-        for start in range(0, len(slots), self._pieces.chunk_rows):
-            part = slots[start : start + self._pieces.chunk_rows]
+        for start in range(0, len(slots), self._pieces.part_rows):
+            part = slots[start : start + self._pieces.part_rows]
             rows = np.empty((len(part), self.table.width), np.float32)
             copy_rows(self._rows.reshape(-1), part, rows.reshape(-1), np.arange(len(part)), self.table.width)
             self.table.append(self._tags[part], rows)

@@ -93,9 +93,11 @@ class TableDemand:
         return math.ceil(accesses / 2 * _TRACE_BYTES_PER_ACCESS) + tables + -(-self.num_nodes // 8)
 
 
-# Bytes per access of one superbatch of an embedding, without its two plans: two traces in a compact code, and the ids
-# of the rows that are read ahead.
-_AHEAD_BYTES_PER_ACCESS: Final = 12
+# Bytes per access of one superbatch of an embedding: two traces in a compact code; and beside each plan the ids of the
+# rows that are read ahead (8), with a flag (1) and a batch (8).
+_TRACES_PER_ACCESS: Final = 4
+_STAGED_PER_ACCESS: Final = 17
+_PLANS: Final = 3  # superbatches with a plan: one is used, one waits, and one is staged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +125,8 @@ class EmbeddingDemand:
     def planning_bytes(self, num_batches: int) -> int:
         """Return the bytes for traces, plans and lookup tables with superbatches of ``num_batches``. Pure."""
         accesses = num_batches * self.batch_rows
-        plans = 2 * write_access_bytes(self.num_rows)
-        return accesses * (_AHEAD_BYTES_PER_ACCESS + plans) + table_bytes(self.num_rows, 2 * accesses)
+        plans = _PLANS * (write_access_bytes(self.num_rows) + _STAGED_PER_ACCESS)
+        return accesses * (_TRACES_PER_ACCESS + plans) + table_bytes(self.num_rows, 2 * accesses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

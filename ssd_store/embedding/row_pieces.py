@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -38,8 +39,10 @@ _PLACE_BYTES: Final = 17  # bytes in memory for each place beside its row: id, l
 _INDEX_BYTES: Final = 9  # bytes in memory for each row in a file: id and flag
 _SPILLED: Final = 8  # rows in files for each place in memory, at most
 _LEAST_PLACES: Final = 16  # a quarter of the array is flushed, and two threads add a quarter each
-_PART_BYTES: Final = 2**20  # largest part of a piece that is written or read at once
-_CHUNK_BYTES: Final = 4 * 2**20  # most bytes of rows that are added at once
+_PART_BYTES: Final = 2**20  # most bytes of rows that are copied, written to a file or read from it at once
+_CHUNK_BYTES: Final = 4 * 2**20  # most bytes of rows that are added at once, straight into their places
+# Memory beside the waiting rows: parts that are gathered by two threads, written and read, and the lane's buffer.
+WORK_BYTES: Final = 5 * _PART_BYTES
 
 
 def least_staging_bytes(width: int) -> int:
@@ -49,6 +52,28 @@ def least_staging_bytes(width: int) -> int:
 
 def _bytes_of_place(width: int) -> int:
     return 4 * width + _PLACE_BYTES + _SPILLED * _INDEX_BYTES
+
+
+def copy_matching(
+    ids: IdArray,
+    read: Callable[[], NDArray[np.float32]],
+    wanted: IdArray,
+    target: NDArray[np.float32],
+    is_found: NDArray[np.bool_],
+) -> None:
+    """Copy the rows with one of the ids ``wanted`` (M,), ascending, to ``target`` (M, width), and set ``is_found``.
+
+    Parameters
+    ----------
+    ids : (n,) the rows' ids; no id of ``wanted`` repeats
+    read : returns the rows (n, width); called if there is a match
+    wanted, target, is_found : (M,), (M, width) and (M,)
+    """
+    take, at = np.empty((2, min(len(ids), len(wanted))), np.int64)
+    count = match(ids, wanted, take, at)
+    if count:
+        copy_rows(read().reshape(-1), take[:count], target.reshape(-1), at[:count], target.shape[1])
+        is_found[at[:count]] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +94,7 @@ class RowPieces:
     Parameters
     ----------
     width : float32 values in a row
-    num_bytes : memory for waiting rows
+    num_bytes : memory for waiting rows, beside `WORK_BYTES`
     append : writes rows to the table; called with ids (n,) and rows (n, width)
     spill : folder for the rows that do not fit in memory; None means that they go to the table
 
@@ -94,6 +119,7 @@ class RowPieces:
             )
         size = num_bytes // _bytes_of_place(width)
         self.chunk_rows = max(min(_CHUNK_BYTES // (4 * width), size // 4), 1)  # most rows of one `add`
+        self.part_rows = max(_PART_BYTES // (4 * width), 1)  # rows that are copied at once
         self._width = width
         self._append = append
         self._spill = spill
@@ -217,20 +243,19 @@ class RowPieces:
     def copy_held(self, wanted: IdArray, target: NDArray[np.float32], is_found: NDArray[np.bool_]) -> None:
         """Copy the waiting rows among ``wanted`` (M,), ascending, to ``target`` (M, width), and set ``is_found``."""
         with self._lock:
-            self._copy(self._rows, self._ids, wanted, target, is_found)
+            copy_matching(self._ids, lambda: self._rows, wanted, target, is_found)
             for part in self._all_parts():
-                if len(wanted) and len(np.intersect1d(part.ids, wanted)):
-                    self._copy(self._read(part), part.ids, wanted, target, is_found)
+                copy_matching(part.ids, partial(self._read, part), wanted, target, is_found)
 
     def save(self) -> int:
         """Write the dirty rows to the table. They keep waiting, and are then clean. Return their number."""
         with self._lock:
             places = np.flatnonzero(self._is_dirty)
             count = len(places)
-            for start in range(0, count, self.chunk_rows):
-                chunk = places[start : start + self.chunk_rows]
-                self._append(self._ids[chunk], self._gather(chunk))
-                self._is_dirty[chunk] = False
+            for start in range(0, count, self.part_rows):
+                part = places[start : start + self.part_rows]
+                self._append(self._ids[part], self._gather(part))
+                self._is_dirty[part] = False
             for part in self._all_parts():
                 if part.is_dirty.any():
                     self._append(part.ids[part.is_dirty], self._read(part)[part.is_dirty])
@@ -313,29 +338,27 @@ class RowPieces:
             self._write(self._spill, leaving)
         else:
             for batch, places in leaving:
-                for start in range(0, len(places), self.chunk_rows):
-                    chunk = places[start : start + self.chunk_rows]
-                    chunk = chunk[self._is_dirty[chunk]]
-                    if len(chunk):
-                        self._append(self._ids[chunk], self._gather(chunk))
+                dirty = places[self._is_dirty[places]]
+                for start in range(0, len(dirty), self.part_rows):
+                    part = dirty[start : start + self.part_rows]
+                    self._append(self._ids[part], self._gather(part))
                 self._in_table[batch] = self._in_table.get(batch, 0) + len(places)
         for batch, places in leaving:
             self._clear(batch, places)
 
     def _write(self, spill: SpillFolder, leaving: list[tuple[int, IdArray]]) -> None:
         """Write rows to one file; ``leaving`` has the places of each batch."""
-        size = max(_PART_BYTES // (4 * self._width), 1)
         parts = [
-            (batch, places[start : start + size])
+            (batch, places[start : start + self.part_rows])
             for batch, places in leaving
-            for start in range(0, len(places), size)
+            for start in range(0, len(places), self.part_rows)
         ]
         num_pages = sum(num_pages_of(4 * self._width * len(places)) for _, places in parts)
         pieces = SpilledPieces(
             spill,
             [0] * len(parts),
             {0: num_pages * PAGE_BYTES},
-            piece_bytes=4 * self._width * size,
+            piece_bytes=4 * self._width * max(len(places) for _, places in parts),
             label="the rows that wait for later batches",
         )
         try:
@@ -356,20 +379,6 @@ class RowPieces:
         rows = np.empty((len(places), self._width), np.float32)
         copy_rows(self._rows.reshape(-1), places, rows.reshape(-1), np.arange(len(places)), self._width)
         return rows
-
-    def _copy(
-        self,
-        rows: NDArray[np.float32],
-        ids: IdArray,
-        wanted: IdArray,
-        target: NDArray[np.float32],
-        is_found: NDArray[np.bool_],
-    ) -> None:
-        """Copy those of ``rows`` with ``ids`` among ``wanted`` to ``target``."""
-        index, position = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
-        count = match(ids, wanted, index, position)
-        copy_rows(rows.reshape(-1), index[:count], target.reshape(-1), position[:count], self._width)
-        is_found[position[:count]] = True
 
     def _all_parts(self) -> Iterator[_Part]:
         """Yield every part in a file."""

@@ -20,7 +20,7 @@ from gloader.pipeline.open.device_rows import LARGER_THAN_PROBED
 from gloader.pipeline.sample import count_rows, distinct_rows
 from gloader.plan.demand import EmbeddingDemand
 from gloader.ssd_store.embedding.embedding_table import table_bytes
-from gloader.ssd_store.embedding.row_pieces import least_staging_bytes
+from gloader.ssd_store.embedding.row_pieces import WORK_BYTES, least_staging_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -163,6 +163,7 @@ def embedding_demands(
                 staging_bytes=_staging_bytes(each, num_slots),
                 fixed_bytes=num_slots * each_bytes
                 + _staging_bytes(each, num_slots)
+                + WORK_BYTES
                 + table_bytes(table.num_rows, table.width)
                 + math.ceil(LARGER_THAN_PROBED * largest)
                 * _batch_row_bytes(each, dataset, num_ranks=given.num_ranks),

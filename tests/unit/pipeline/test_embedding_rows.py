@@ -191,8 +191,8 @@ def test_another_optimizer_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path / "t", Adagrad(), **SETTINGS) as rows:
         rows.checkpoint("last", {})
     with (
-        pytest.raises(StateError, match=r"now its optimizer has lr=0.5 instead of 0.01"),
-        opened(tmp_path / "t", Adagrad(lr=0.5), **SETTINGS),
+        pytest.raises(StateError, match=r"now its optimizer has eps=0.1 instead of 1e-10"),
+        opened(tmp_path / "t", Adagrad(lr=0.5, eps=0.1), **SETTINGS),
     ):
         pass
     with (
