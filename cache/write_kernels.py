@@ -302,7 +302,7 @@ def load(
     targets : (>= L,) gets the batch of the plan that the evicted row goes forward to, -1 if there is none
     """
     flat = records.ravel()
-    lane = 0
+    lane = _LANE
     for index in range(start, positions.shape[0]):
         chain = horizon + 1
         if lengths[chain] == 0:

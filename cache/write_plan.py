@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
+    # A batch's sources, victims and targets: see `WritePlan`.
+    _Loads = tuple[NDArray[np.int8], NDArray[np.int32] | IdArray, NDArray[np.int32]]
     # The slots' records, and each chain's heads, tails and length: see `write_kernels`.
     _Chains = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
 
@@ -175,7 +177,8 @@ class WritePlan:
         At most one batch of a plan loads a row from the staged rows.
         """
         loads = np.flatnonzero(self._codes(index) < 0)
-        return self.accesses[index][loads[self.sources[index] == TABLE]]
+        rows: IdArray = self.accesses[index][loads[self.sources[index] == TABLE]]
+        return rows
 
     def _codes(self, index: int) -> NDArray[np.int32]:
         """Return the codes of batch ``index``, a view."""
@@ -287,13 +290,15 @@ class WritePlanner:
                 f"the last plan ended with batch {self._next - 1}, within a step of {self._per_step} batches; plan "
                 "whole steps"
             )
-        window, beyond = (_reader(given, self._num_rows) for given in (accesses, lookahead))
+        trace = accesses[:] if isinstance(accesses, Trace) else Trace(accesses)
+        later = lookahead if isinstance(lookahead, Trace) else Trace(lookahead)
+        window, beyond = (_reader(given, self._num_rows) for given in (trace, later))
         if max(window.lengths.max(initial=0), beyond.lengths.max(initial=0)) > self._capacity:
             raise self._too_small(window, beyond)
         with np.errstate(over="ignore"):  # hashes wrap around: numpy warns if numba's compiler is disabled
-            return self._plan(window, beyond)
+            return self._plan(trace, window, beyond)
 
-    def _plan(self, window: BatchReader, beyond: BatchReader) -> WritePlan:
+    def _plan(self, trace: Trace, window: BatchReader, beyond: BatchReader) -> WritePlan:
         """Run the passes: link the uses backwards, mark the rows that are in no slot, and assign slots forwards."""
         table, first, horizon = self._table, self._next, len(window) + len(beyond)
         offsets = np.concatenate([[0], np.cumsum(window.lengths)])
@@ -340,18 +345,17 @@ class WritePlanner:
         kernels.mark_late(self._late, table.keys, table.values, table.base, horizon)
         loads, waits = self._assign(window, parts, horizon, content, chains)
         table.end(horizon + NUM_MARKS)
-        sources, victims, targets_of = (tuple(load[kind] for load in loads) for kind in range(3))
         plan = WritePlan(
             capacity=self._capacity,
             first=first,
             staged_after=self._last_first,
             resident_after=content,
-            accesses=window.batches,
+            accesses=trace,
             offsets=offsets,
             codes=codes,
-            sources=sources,
-            victims=victims,
-            targets=targets_of,
+            sources=tuple(of[0] for of in loads),
+            victims=tuple(of[1] for of in loads),
+            targets=tuple(of[2] for of in loads),
             waits=waits,
         )
         self._content = content
@@ -367,7 +371,7 @@ class WritePlanner:
         horizon: int,
         content: IdArray,
         chains: _Chains,
-    ) -> tuple[list[tuple[NDArray[np.int8], NDArray[np.int32] | IdArray, NDArray[np.int32]]], IdArray]:
+    ) -> tuple[list[_Loads], IdArray]:
         """Turn ``parts`` from next uses into codes in place.
 
         Returns each batch's sources, victims and targets, and `WritePlan.waits`.
@@ -377,7 +381,8 @@ class WritePlanner:
         entries, positions, targets = np.empty((3, largest), dtype=np.int32)
         sources = np.empty(largest, dtype=np.int8)
         victims = np.empty(largest, dtype=_row_type(self._num_rows))
-        loads, waits = [], np.zeros(len(parts), dtype=np.int64)
+        loads: list[_Loads] = []
+        waits = np.zeros(len(parts), dtype=np.int64)
         for batch, codes in enumerate(parts):
             rows, number = window.read(batch), self._next + batch
             step = number // per_step
@@ -429,7 +434,7 @@ class WritePlanner:
     def _release(self, number: int, horizon: int, chains: _Chains, far: int) -> int:
         """Release the slots of the first pinned batch before batch ``number``. Return the new ``far``."""
         first = number - len(self._pinned)
-        return kernels.release(self._pinned.popleft(), first, horizon, *chains, far)
+        return int(kernels.release(self._pinned.popleft(), first, horizon, *chains, far))
 
     def _first_pinned(self, number: int) -> int:
         """Return the step of the first pinned batch before batch ``number``."""
@@ -453,8 +458,9 @@ class WritePlanner:
     def _keep_evictions(self, plan: WritePlan) -> None:
         """Keep the rows that the last plan left in forward pieces, and those that it evicted to the table."""
         waiting = self._forward[1] >= self._next
-        rows, targets = [self._forward[0][waiting]], [self._forward[1][waiting]]
-        late = [NO_ROWS]
+        rows: list[NDArray[np.integer]] = [self._forward[0][waiting]]
+        targets = [self._forward[1][waiting]]
+        late: list[NDArray[np.integer]] = [NO_ROWS]
         for victims, forward in zip(plan.victims, plan.targets, strict=True):
             beyond = forward >= len(plan)
             rows.append(victims[beyond])
@@ -464,9 +470,9 @@ class WritePlanner:
         self._late = np.concatenate(late)
 
 
-def _reader(given: Sequence[NDArray[np.integer]], num_rows: int) -> BatchReader:
-    """Return a reader of a trace of rows below ``num_rows``. Raise PlanError if a row is out of range."""
-    reader = BatchReader(given if isinstance(given, Trace) else Trace(given), "accesses")
+def _reader(trace: Trace, num_rows: int) -> BatchReader:
+    """Return a reader of ``trace``. Raise PlanError if a row is not below ``num_rows``."""
+    reader = BatchReader(trace, "accesses")
     for batch in range(len(reader)):
         if reader.lengths[batch] and (last := int(reader.read(batch)[-1])) >= num_rows:
             raise PlanError(f"batch {batch} holds row {last}; rows are in 0..{num_rows}-1")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from numbers import Integral
 from pathlib import Path
@@ -30,6 +30,7 @@ from gloader.core.flag_values import (
     AnyFanout,
     Count,
     Duration,
+    EmbedDims,
     Names,
     Price,
     Share,
@@ -55,13 +56,28 @@ if TYPE_CHECKING:
 
 # The allowed values of settings. The field with each type explains the values.
 ModelName = Literal[
-    "graphsage", "gcn", "gat", "gine", "mlp", "rsage", "rgcn", "rgat", "sign", "sgc", "correct-and-smooth"
+    "graphsage",
+    "gcn",
+    "gat",
+    "gine",
+    "mlp",
+    "rsage",
+    "rgcn",
+    "rgat",
+    "sign",
+    "sgc",
+    "correct-and-smooth",
+    "complex",
+    "distmult",
+    "transe",
+    "rotate",
 ]
 HETERO_MODELS: Final = ("rsage", "rgcn", "rgat")  # models for graphs with several node types
 HOP_MODELS: Final = ("sign", "sgc")  # models for the datasets that `gloader propagate` makes
 HOPS_ENTRY: Final = "hops"  # metadata entry of these datasets: their groups of hop columns
 CORRECT_AND_SMOOTH: Final = "correct-and-smooth"  # an MLP whose outputs are improved by labels of neighbours
 MLP_MODELS: Final = ("mlp", CORRECT_AND_SMOOTH)  # models whose network reads no neighbours
+KNOWLEDGE_MODELS: Final = ("complex", "distmult", "transe", "rotate")  # models of triples, for the task "kg"
 Layout = Literal["layered", "merged"]
 Features = Literal["auto", "ram", "ssd"]
 TopologyHome = Literal["auto", "ram", "sweep", "direct"]
@@ -73,7 +89,8 @@ Verify = Literal["read", "open", "off"]
 DeviceHotness = Literal["presampled", "vip", "degree"]
 SamplingDevice = Literal["auto", "cpu", "cuda"]
 Exclude = Literal["none", "self", "reverse"]
-TaskName = Literal["node", "classes", "binary", "multilabel", "regression", "link"]
+TaskName = Literal["node", "classes", "binary", "multilabel", "regression", "link", "kg"]
+LINK_TASKS: Final = ("link", "kg")  # tasks that learn the rows of a link table
 Balance = Literal["none", "classes"]
 Decoder = Literal["dot", "mlp"]
 EdgeFeatures = Literal["auto", "none"]
@@ -83,6 +100,7 @@ ExchangeMode = Literal["auto", "never", "always"]
 Sharing = Literal["auto", "shared", "private"]
 Autocast = Literal["none", "bf16"]
 GradCompress = Literal["none", "bf16", "powersgd"]
+EmbedOptimizer = Literal["rowwise-adagrad", "adagrad", "sparse-adam"]
 
 
 # The group of flags that --help lists first, because most runs need them.
@@ -98,7 +116,7 @@ class ModelConfig:
     name: Annotated[ModelName, Parameter(name="model"), FIRST] = "graphsage"
     """The network. gat and gine use edge features; mlp ignores edges; correct-and-smooth is an mlp whose predictions
     are then improved by the training labels of near nodes. Graphs with several node types take rsage, rgcn or rgat.
-    sign and sgc take what `gloader propagate` makes."""
+    sign and sgc take what `gloader propagate` makes. --task kg takes complex, distmult, transe or rotate."""
     hidden: Annotated[Count, FIRST] = 256
     """Width of the hidden layers."""
     dropout: Share = 0.5
@@ -328,14 +346,15 @@ class StageSettings:
 @Parameter(name="*", group=Group("Links", sort_key=10))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkConfig:
-    """The link task (--task link); other tasks ignore these settings, except for the metric."""
+    """The link task (--task link); others ignore these settings, except for the metric, and --task kg the tables."""
 
     edges: str = "train"
     """Link table to train on; --batch-size counts its edges."""
     negatives: str = "uniform:1"
     """Negative pairs for each edge: uniform:5 (other destinations; uniform:5,strict takes none that is an edge),
     binary:1.0 (random pairs), in_batch (the destinations of the other edges), table:NAME, or none if the table has
-    labels of its own."""
+    labels of its own. --task kg needs uniform:256,shared: 256 entities for a batch, as wrong heads and tails of all its
+    triples."""
     exclude: Exclude = "none"
     """Edges without messages while they are predicted: no edges (none), the predicted edges (self), or these and their
     reverse edges (reverse)."""
@@ -348,12 +367,57 @@ class LinkConfig:
     metric: str = "auto"
     """Metric of validation and test. Nodes: acc, auroc, ap, f1, f1-macro, mae, rmse or r2; auto takes acc for classes,
     auroc for binary and multilabel, rmse for regression. Links: hits@K, mrr or auc; auto takes mrr if each edge has its
-    own negatives, hits@50 for one table of negatives, and auc if no negatives are given."""
+    own negatives, hits@50 for one table of negatives, and auc if no negatives are given. Knowledge graphs: mrr."""
     eval_edges: Names | None = None
     """Link tables for validation and test. Default: valid,test, if the dataset has them."""
 
 
-@Parameter(name="*", group=Group("Object store", sort_key=11))
+@Parameter(name="*", group=Group("Knowledge graphs", sort_key=11))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnowledgeConfig:
+    """The task of a knowledge graph (--task kg); other tasks ignore these settings."""
+
+    dim: Count = 200
+    """Width of an entity's trained row, and of a relation's. complex and rotate take half of it for the real parts."""
+    norm: Literal[1, 2] = 1
+    """Norm of transe: 1 sums the absolute differences, 2 is the Euclidean distance."""
+    margin: float = 9.0
+    """Distance at which transe and rotate tell right triples from wrong ones (gamma in the paper of RotatE)."""
+
+
+@Parameter(name="*", group=Group("Embeddings", sort_key=12))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedConfig:
+    """Trained rows of node types, which are kept in files and need not fit in memory."""
+
+    dims: Annotated[EmbedDims, Parameter(name="embed")] = field(default_factory=dict)
+    """Give each node a trained row of this width, beside its features if it has some: 64 for all types without features
+    (or for the only type), author=64 for one type. May be repeated. The rows lie on the SSD, in the folder of the
+    run."""
+    optimizer: Annotated[EmbedOptimizer, Parameter(name="embed-optimizer")] = "rowwise-adagrad"
+    """Update rule of these rows. rowwise-adagrad keeps one number for each row, adagrad one and sparse-adam two for
+    each weight."""
+    lr: Annotated[float | None, Parameter(name="embed-lr")] = None
+    """Learning rate of these rows; --lr-schedule does not change it. Default: 0.01, and 0.001 for sparse-adam."""
+    cache: Annotated[SizeOrShare, Parameter(name="embed-cache")] = None
+    """Memory for these rows, a part of the memory budget: a size for all types together, or a share of all rows such as
+    10%. The rows of a batch have to fit. It never changes a result. Default: all rows, or a quarter of the loader's
+    memory."""
+
+    @property
+    def learning_rate(self) -> float:
+        """``lr``, or the default of the optimizer."""
+        if self.lr is not None:
+            return self.lr
+        return 0.001 if self.optimizer == "sparse-adam" else 0.01
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the section ``embeddings`` of ``config.yaml``, as plain values; a share is text."""
+        cache = f"{100 * self.cache:.12g}%" if isinstance(self.cache, float) else self.cache
+        return {"dims": dict(self.dims), "optimizer": self.optimizer, "lr": self.lr, "cache": cache}
+
+
+@Parameter(name="*", group=Group("Object store", sort_key=13))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectSettings:
     """The transfer of a dataset at a URL (s3://, gs://, az://, https://, file://); never changes a batch."""
@@ -595,6 +659,8 @@ class TrainSettings:
     task: TaskName = "node"
     # Its metric is that of every task: the flag was first for links, and recorded settings have it there.
     links: LinkConfig = LinkConfig()
+    knowledge: KnowledgeConfig = KnowledgeConfig()
+    embed: EmbedConfig = EmbedConfig()
     # The task whose task tables have the rows to learn, such as "churn" for the table "churn.train"; None learns nodes.
     table: str | None = None
     # Number of networks to train, which differ only in their seed: run k uses the loader's seed + k.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gloader.config import ObjectSettings
+from gloader.config import LINK_TASKS, ObjectSettings
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepared_cache import ensure_dataset, with_absolute_path
 from gloader.convert.registry import is_source
@@ -118,7 +118,7 @@ def _open(run: WorkerRun) -> Dataset:
 
 def _compile(dataset: Dataset, settings: TrainSettings) -> None:
     """Compile kernels that are new on this machine, in another process. Its end frees the compilation's memory."""
-    links = settings.links if settings.task == "link" else None
+    links = settings.links if settings.task in LINK_TASKS else None
     table = None if settings.table is None else f"{settings.table}.train"
     compile_first(dataset, settings.loader, says=_LOG.info, links=links, table=table)
 

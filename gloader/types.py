@@ -116,6 +116,12 @@ ANY_RELATION: Final = "*"  # stands for every relation without its own fan-outs
 NODE: Final = "node"  # the node type of a graph of one type
 EDGE: Final[Relation] = (NODE, "to", NODE)  # the relation of such a graph
 
+# The node types of a knowledge graph, and the relation of its link tables. A row is a triple: it leads from its head to
+# its tail, both entities, and its label is the id of a node of the second type.
+ENTITY: Final = "entity"
+RELATION: Final = "relation"
+TRIPLE: Final[Relation] = (ENTITY, "related", ENTITY)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class BatchId:
@@ -220,6 +226,9 @@ class Links(ByShapes):
     num_positives: int
     # (num_positives,) int64 seconds, the query time of a positive and its negatives; None allows edges of all times
     times: IdArray | None = None
+    # (2, k) wrong sources and wrong destinations of every positive, as indices into the batch's seeds of their types;
+    # None unless all positives share their negatives. Then all pairs are positives, with the table's labels.
+    shared: LocalArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -716,6 +725,9 @@ class LinkBatch(ByShapes):
     edge_ids: IdArray  # (P,) rows of the link table; `NO_EDGE` for negatives
     num_positives: int  # the first pairs are positives
     times: IdArray | None = None  # (num_positives,) see `Links`
+    # (2, k) int64 wrong sources and wrong destinations of every positive, as row numbers like ``pairs``; None unless
+    # all positives share their negatives
+    shared: torch.Tensor | None = None
 
     @property
     def id(self) -> BatchId:

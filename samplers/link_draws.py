@@ -10,7 +10,7 @@ is one try to find a strict negative.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -36,6 +36,7 @@ class PairEnds:
     source_places: IdArray  # (P,) each pair's index in ``sources``
     destination_places: IdArray  # (P,) each pair's index in ``destinations``
     owners: IdArray  # (P,) the index of each pair's positive, which also gives the pair's time
+    num_shared: int = 0  # k, the last ends on each side, which are in no pair: all positives share them as negatives
 
     @classmethod
     def of(cls, found: LinkRows) -> PairEnds:
@@ -68,6 +69,15 @@ class PairEnds:
             source_places=places,
             destination_places=places,
             owners=np.concatenate([self.owners, owners]),
+        )
+
+    def with_shared(self, sources: IdArray, destinations: IdArray) -> PairEnds:
+        """Return these pairs, with k wrong ``sources`` (k,) and ``destinations`` (k,) for all of them."""
+        return replace(
+            self,
+            sources=np.concatenate([self.sources, sources]),
+            destinations=np.concatenate([self.destinations, destinations]),
+            num_shared=len(sources),
         )
 
     def crossed(self, times: IdArray | None) -> PairEnds:
@@ -128,18 +138,27 @@ class EndNumbers:
             num_nodes=int(graph.type_starts[-1]),
         )
 
-    def distinct_seeds(self, ends: PairEnds) -> tuple[IdArray, LocalArray]:
-        """Return the distinct ends, ascending, and the pairs (P, 2) as indices among the seeds of their types."""
+    def distinct_seeds(self, ends: PairEnds) -> tuple[IdArray, LocalArray, LocalArray | None]:
+        """Return the distinct ends, ascending, and the pairs (P, 2) as indices among the seeds of their types.
+
+        The last result is `Links.shared`.
+        """
         numbers = np.concatenate(
             [ends.sources + self.source_start, ends.destinations + self.destination_start]
         )
         nodes, ranks = distinct(numbers, self.num_nodes)
-        places = (ends.source_places, len(ends.sources) + ends.destination_places)
+        num_sources, k = len(ends.sources), ends.num_shared
+        places = (ends.source_places, num_sources + ends.destination_places)
         pairs = np.empty((len(ends.owners), 2), dtype=np.int32)
-        for end, (place, start) in enumerate(zip(places, self._starts, strict=True)):
+        shared = np.empty((2, k), dtype=np.int32)
+        for end, (place, start, stop) in enumerate(
+            zip(places, self._starts, (num_sources, len(ranks)), strict=True)
+        ):
             # The seeds of earlier types come first. Their number is subtracted.
-            pairs[:, end] = ranks[place] - np.searchsorted(nodes, start)
-        return nodes, pairs
+            first = np.searchsorted(nodes, start)
+            pairs[:, end] = ranks[place] - first
+            shared[end] = ranks[stop - k : stop] - first
+        return nodes, pairs, shared if k else None
 
     def own_seeds(self, ends: PairEnds, times: IdArray) -> tuple[IdArray, LocalArray, IdArray]:
         """Return every end as a seed of its own, the pairs (P, 2), and each seed's time.
@@ -223,6 +242,8 @@ class NegativeDraws:
     def most_pairs(self, num_positives: int) -> int:
         """Return the largest number of pairs for ``num_positives``, without negatives from the positives' table."""
         match self.negatives:
+            case Uniform(k, shared=True):
+                return num_positives + k
             case Uniform(k):
                 return num_positives * (1 + k)
             case Binary():
@@ -265,6 +286,9 @@ class NegativeDraws:
         match self.negatives:
             case None:
                 return positives
+            case Uniform(k, shared=True):
+                self._require_room(count, k)
+                return positives.with_shared(*self._shared(key, k))
             case Uniform(k, strict):
                 self._require_room(count, count * k)
                 owners, numbers = np.repeat(np.arange(count), k), np.tile(np.arange(k), count)
@@ -282,6 +306,22 @@ class NegativeDraws:
                 return positives.crossed(found.times if self.has_times else None)
             case Table():
                 return self._from_table(key, rows, found, positives)
+
+    def _shared(self, key: np.uint64, k: int) -> tuple[IdArray, IdArray]:
+        """Return k drawn sources and k drawn destinations; the same nodes if both have one type.
+
+        Their address has the row -1, which no table has, so that they do not depend on the rows of the batch.
+        """
+        places = np.arange(k)
+        no_row, owners = np.full(1, -1), np.zeros(k, dtype=np.int64)
+        slots = _NegativeSlots(key=key, rows=no_row, owners=owners, numbers=places)
+        destinations = np.empty(k, dtype=np.int64)
+        slots.draw(0, self.num_ends[1], places, destinations)
+        if self.relation[0] == self.relation[2]:
+            return destinations, destinations
+        sources = np.empty(k, dtype=np.int64)
+        slots.draw(1, self.num_ends[0], places, sources)
+        return sources, destinations
 
     def _drawn(
         self, slots: _NegativeSlots, sources: IdArray | None, *, strict: bool

@@ -186,7 +186,15 @@ class LinkSeeds:
         own = list(typed.relations).index(relation) if relation in typed.relations else None
         topologies = tuple(typed.relations.values())
         self._table, self._seed = table, checked_seed(seed)
-        self._has_negatives, self._has_times = negatives is not None, has_times
+        is_shared = isinstance(negatives, Uniform) and negatives.shared
+        if is_shared and has_times:
+            raise ConfigError(
+                f"{negatives}: negatives that all edges of a batch share have no time, and each seed needs one; leave "
+                "shared out, or sample without times"
+            )
+        # Shared negatives are in no pair, so that pairs keep the labels of the table.
+        self._draws_pairs, self._has_times = negatives is not None and not is_shared, has_times
+        self._has_negatives = negatives is not None
         if exclude == "reverse" and table.reverse_relation is not None:
             reverse = _number_of(typed, table.reverse_relation, "the reverse relation of the link table is")
         self._exclusion = LinkExclusion.of_table(
@@ -246,11 +254,11 @@ class LinkSeeds:
         found = self._table.read(rows)
         key = layer_key(self._seed, batch_id.epoch, batch_id.index, NEGATIVES_LAYER)
         ends = self._draws.pairs(key, rows, found)
-        times = None
+        times = shared = None
         if self._has_times and found.times is not None:
             nodes, pairs, times = self._numbers.own_seeds(ends, found.times)
         else:
-            nodes, pairs = self._numbers.distinct_seeds(ends)
+            nodes, pairs, shared = self._numbers.distinct_seeds(ends)
         edge_ids = np.full(len(pairs), NO_EDGE, dtype=np.int64)
         edge_ids[: len(rows)] = rows
         links = Links(
@@ -259,12 +267,13 @@ class LinkSeeds:
             edge_ids=edge_ids,
             num_positives=len(rows),
             times=found.times if times is not None else None,
+            shared=shared,
         )
         return BatchSeeds(nodes=nodes, excluded=self._exclusion.of(found), times=times, links=links)
 
     def _labels(self, found: LinkRows, num_pairs: int) -> NDArray[Any]:
         """Return the pairs' labels (P,): the table's labels, or with negatives 1 for positives and 0 for negatives."""
-        if not self._has_negatives and found.labels is not None:
+        if not self._draws_pairs and found.labels is not None:
             return np.array(found.labels)
         labels = np.zeros(num_pairs, dtype=np.float32)
         labels[: len(found.sources)] = 1
@@ -300,7 +309,7 @@ def _check_drawn_types(negatives: Negatives | None, num_ends: tuple[int, int], r
     """Raise ConfigError if negatives would be drawn from a type without nodes."""
     # Nodes of each drawn end. The keys are indices in ``relation``: 0 is the source type, 2 the destination type.
     counts = {2: num_ends[1]} if isinstance(negatives, Uniform) else {}
-    if isinstance(negatives, Binary):
+    if isinstance(negatives, Binary) or (isinstance(negatives, Uniform) and negatives.shared):
         counts = {0: num_ends[0], 2: num_ends[1]}
     for end, count in counts.items():
         if count == 0:

@@ -19,6 +19,7 @@ from gloader.cli.ranks import RankLaunch
 from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, cell, numbers
 from gloader.cli.train import open_or_prepare
 from gloader.config import (
+    LINK_TASKS,
     LinkConfig,
     LoaderSettings,
     ModelConfig,
@@ -147,7 +148,7 @@ def calibration_run(
     with open_or_prepare(spec, screen, memory_budget=budget, objects=objects) as dataset:
         from gloader.training.first_run import compile_first
 
-        of_links = given.links if given.task == "link" else None
+        of_links = given.links if given.task in LINK_TASKS else None
         compile_first(dataset, given.loader, says=screen.say, links=of_links)
 
         from gloader.lab.analyze.predict import open_run

@@ -20,7 +20,7 @@ from gloader.cli.run_view import memory_text
 from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, PacedLines, Screen
 from gloader.cli.train import open_or_prepare
 from gloader.config import LoaderSettings, ObjectSettings
-from gloader.core.flag_values import SWITCH, Size
+from gloader.core.flag_values import SWITCH, Count, Size
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError
 from gloader.training.first_run import compile_first
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.cli.pair_table import PairTable
+    from gloader.cli.query_table import QueryTable
     from gloader.dataset import Dataset
     from gloader.observe.peak_memory import PeakMemory
     from gloader.ssd_store.os_io import OsIO
@@ -52,6 +53,9 @@ def infer(  # noqa: PLR0913 - each a flag
     layer: int | None = None,
     pairs: Path | None = None,
     table: str | None = None,
+    queries: Path | None = None,
+    top: Count = 10,
+    with_known: Annotated[bool, SWITCH] = False,
     probabilities: Annotated[bool, SWITCH] = False,
     memory_budget: Size = None,
     device: str = "auto",
@@ -90,6 +94,14 @@ def infer(  # noqa: PLR0913 - each a flag
     table
         Predict the rows of this task table, such as churn.test, with a model that learned such rows (gloader train
         --table). A .csv or .parquet file then has the key of each row's node, and the row's time.
+    queries
+        Of a model of triples (gloader train --task kg): a .csv or .parquet table of keys, with the columns head and
+        relation to ask for tails, or relation and tail to ask for heads. --out is a .csv or .parquet table of their
+        answers: head, relation, tail, rank and score.
+    top
+        Answers for each query of --queries.
+    with_known
+        Also give answers that are known triples: rows of the dataset's link tables.
     probabilities
         Write the probability of every class, a row of float32 per node, instead of the most likely class.
     memory_budget
@@ -118,6 +130,9 @@ def infer(  # noqa: PLR0913 - each a flag
         )
     if pair_table is not None:
         screen.say(f"pairs: {pair_table}")
+    query_table = None if queries is None else _read_queries(queries, out)
+    if query_table is not None and (table, pairs, layer, node_type) != (None,) * 4:
+        raise ConfigError("--queries asks for answers; leave --table, --pairs, --layer and --type out")
     with open_or_prepare(dataset, screen, memory_budget=memory_budget, objects=objects) as opened:
         # Rows of a table are loaded in batches, with the kernels of the usual sampler.
         loader = None if table is None else LoaderSettings.of(memory_budget=memory_budget)
@@ -131,6 +146,21 @@ def infer(  # noqa: PLR0913 - each a flag
         if is_table_file(out):
             import_writers()
         bare_bytes()
+        if query_table is not None:
+            from gloader.cli.query_table import write_answers
+
+            write_answers(
+                query_table,
+                opened,
+                checkpoint,
+                out,
+                screen,
+                k=top,
+                known=with_known,
+                memory_budget=default_budget_bytes() if memory_budget is None else memory_budget,
+                device=device,
+            )
+            return
         from gloader.training.checkpoint.save import load_checkpoint
         from gloader.training.process import resolve_device
         from gloader.training.run_inference import MachineRows, launch_machine_rows
@@ -200,7 +230,7 @@ class _Inference:
         """Compute the prediction, write it, and report the file."""
         from gloader.dataset.table_file import is_table_file, write_rows, write_table
         from gloader.observe.peak_memory import peak_rss_bytes
-        from gloader.training.model_spec import LinkSpec
+        from gloader.training.model_spec import KnowledgeSpec, LinkSpec
         from gloader.training.predict import (
             embed,
             embedded_type,
@@ -209,6 +239,11 @@ class _Inference:
             uses_training_labels,
         )
 
+        if isinstance(loaded.spec, KnowledgeSpec):
+            raise ConfigError(
+                "the checkpoint scores triples, and predicts no labels of nodes; give --queries FILE.csv with the "
+                "columns head and relation"
+            )
         opened, screen, out, pairs = self.dataset, self.screen, self.out, self._pairs(loaded)
         is_of_links = isinstance(loaded.spec, LinkSpec)
         chosen = node_type or ("" if pairs is not None else embedded_type(opened, loaded))
@@ -358,6 +393,16 @@ def _read_pairs(path: Path | None) -> "tuple[PairTable | None, IdArray | None]":
 
     table = PairTable.open(path)
     return table, None if table is not None else read_pairs(path)
+
+
+def _read_queries(path: Path, out: Path) -> "QueryTable":
+    """Return the queries in a table. Raises ConfigError if ``out`` is no table, and errors as `QueryTable.open`."""
+    from gloader.cli.query_table import QueryTable
+    from gloader.dataset.table_file import is_table_file
+
+    if not is_table_file(out):
+        raise ConfigError(f"--out {out}: answers to --queries are a table; name a .csv or a .parquet file")
+    return QueryTable.open(path)
 
 
 def read_pairs(path: Path) -> "IdArray":

@@ -36,6 +36,7 @@ from gloader.core.ids import RangePart
 from gloader.core.paths import is_url, require_no_url, shown_url
 from gloader.core.units import format_bytes, format_seconds
 from gloader.errors import ConfigError
+from gloader.types import ENTITY, RELATION
 
 if TYPE_CHECKING:
     from gloader.convert.prepare import PrepareReport, RelationReport
@@ -255,6 +256,8 @@ def prepare(
     if report.tables:
         task = f" --table {next(iter(report.tables)).removesuffix('.train')}"
     model = " --model rsage" if report.kind == "hetero" else ""
+    if tuple(report.node_types) == (ENTITY, RELATION) and not report.relations:
+        task, model = " --task kg --negatives uniform:256,shared", " --model complex"
     train = f"gloader train --dataset {shlex.quote(path)}{task}{model}"
     if conversion.ranges is not None:
         parts = RangePart.parse(conversion.ranges).of

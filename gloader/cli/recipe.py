@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cyclopts import App, ArgumentCollection
 from cyclopts.config import Dict
@@ -59,6 +59,13 @@ _SECTIONS: dict[str, dict[str, str | None]] = {
         "stall_timeout_s": "stall-timeout",
     },
     "links": {},
+    "knowledge": {},
+    "embeddings": {
+        "dims": "embed",
+        "optimizer": "embed-optimizer",
+        "lr": "embed-lr",
+        "cache": "embed-cache",
+    },
     "objects": {},
 }
 
@@ -100,8 +107,8 @@ def load_recipe(path: Path, known: Collection[str]) -> dict[str, str]:
             raise ConfigError(f"recipe {path}: key {raw_key!r} is given twice; keep one spelling of it")
         if value is not None:  # an empty value leaves the default
             where = f"recipe {path}: key {raw_key!r}"
-            if key == "fanout" and isinstance(value, Mapping):
-                settings[key] = _fanouts(value, where)
+            if key in _BY_NAME and isinstance(value, Mapping):
+                settings[key] = _by_name(value, where, between=_BY_NAME[key])
             else:
                 settings[key] = _flag_text(value, where)
     return settings
@@ -142,9 +149,15 @@ def _flag_text(value: object, where: str) -> str:
     )
 
 
-def _fanouts(value: Mapping[object, object], where: str) -> str:
-    """Return fan-outs by relation in the flag's form, such as ``author:writes:paper=25,20;*=10,5``."""
-    return ";".join(f"{_flag_text(name, where)}={_flag_text(hops, where)}" for name, hops in value.items())
+# The flags whose values may be a mapping, with the character between its entries in the flag's form.
+_BY_NAME: Final = {"fanout": ";", "embed": ","}
+
+
+def _by_name(value: Mapping[object, object], where: str, *, between: str) -> str:
+    """Return a mapping in the flag's form: ``author:writes:paper=25,20;*=10,5``, or ``author=64,field=32``."""
+    return between.join(
+        f"{_flag_text(name, where)}={_flag_text(each, where)}" for name, each in value.items()
+    )
 
 
 # These flags belong to one call, not to a recorded run.

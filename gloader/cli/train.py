@@ -26,6 +26,9 @@ from gloader.cli.run_view import RunView, print_result
 from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen
 from gloader.config import (
     FIRST,
+    LINK_TASKS,
+    EmbedConfig,
+    KnowledgeConfig,
     LinkConfig,
     LoaderSettings,
     ModelConfig,
@@ -65,7 +68,8 @@ class RunFlags:
     out: Annotated[Path | None, FIRST] = None
     """Folder of the results. Default: runs/DATASET-MODEL-DATE-TIME."""
     task: TaskName = "node"
-    """Predict node classes (node) or edges (link). The group Links has the flags for edges."""
+    """Predict node classes (node), edges (link) or triples of a knowledge graph (kg). The groups Links and Knowledge
+    graphs have the flags for these."""
     table: str | None = None
     """Learn the rows of the task table NAME.train. A row is a node, perhaps with a time. NAME.valid and NAME.test are
     evaluated."""
@@ -88,14 +92,14 @@ class RunFlags:
 
 
 _MODEL, _OPTIM, _STEP, _LOADER = ModelConfig(), OptimConfig(), StepConfig(), LoaderSettings()
-_LINKS, _OBJECTS = LinkConfig(), ObjectSettings()
+_LINKS, _KNOWLEDGE, _EMBED, _OBJECTS = LinkConfig(), KnowledgeConfig(), EmbedConfig(), ObjectSettings()
 # The module with the compiled functions (kernels) that every preparation needs.
 _CONVERSION_KERNELS = "gloader.convert.csc.csc_kernels"
 # Folder of the run with --compare-mlp that trains the MLP. It is inside the folder of the run with the edges.
 _MLP = "mlp"
 
 
-def train(
+def train(  # noqa: PLR0913 - groups of flags
     *,
     run: RunFlags,
     model: ModelConfig = _MODEL,
@@ -103,6 +107,8 @@ def train(
     step: StepConfig = _STEP,
     loader: LoaderSettings = _LOADER,
     links: LinkConfig = _LINKS,
+    knowledge: KnowledgeConfig = _KNOWLEDGE,
+    embed: EmbedConfig = _EMBED,
     objects: ObjectSettings = _OBJECTS,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
@@ -116,7 +122,7 @@ def train(
     ----------
     run
         The dataset, the output folder and the kind of run.
-    model, optim, step, loader, links
+    model, optim, step, loader, links, knowledge, embed
         Settings of the training; ``config.yaml`` records them.
     objects
         Settings for a dataset at a URL, whose files are copied to a local mirror.
@@ -140,6 +146,8 @@ def train(
         loader=loader,
         task=run.task,
         links=links,
+        knowledge=knowledge,
+        embed=embed,
         table=run.table,
         runs=run.runs,
     )
@@ -159,7 +167,7 @@ def train(
         require_dataset(settings, dataset)
         if dataset.kind == "hetero":
             _require_typed_run(run, loader, dataset)
-        of_links = links if run.task == "link" else None
+        of_links = links if run.task in LINK_TASKS else None
         has_machines = len(group.machine_hosts) > 1
         # On a machine's first run, other processes compile the kernels before the run, because the compiler's memory
         # would stay in this process.
@@ -188,7 +196,7 @@ def train(
         is_exposed, mlp = view.is_exposed, None
         if run.compare_mlp:
             screen.say("\nfor comparison, an MLP on the same features:")
-            without_edges = replace(settings, model=replace(model, name="mlp"))
+            without_edges = replace(settings, model=replace(model, name="mlp"), embed=EmbedConfig())
             with RunView(screen, explains=run.explain, is_baseline=True) as view:
                 mlp = _fit(dataset, without_edges, run, view, out=out / _MLP)
         if group.is_first:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gloader.convert.keyed_edges import column_where
 from gloader.convert.keyed_graph import AHEAD_BYTES, KeyedGraph
+from gloader.convert.keyed_links import numbered_links, require_no_edges
 from gloader.convert.keys.numbering import MIN_BUDGET_BYTES, Numbering
 from gloader.convert.keys.values import key_chunk
 from gloader.convert.numbered_graph import NumberedGraph
@@ -75,6 +77,8 @@ def plain_graph(
             f"--edge-table {options.edge_tables[0]}: tables of links have node ids, and the nodes of {source.origin} "
             "have keys; divide its edges with --edge-split 80/10/10"
         )
+    if source.links:
+        require_no_edges(options, source.origin)
     _check_indexes(
         source.where,
         [
@@ -181,6 +185,7 @@ def numbered(
                 for each in graph.relations
                 if each.table is not None and each.plain is None
             }
+            link_keys = [each.append_keys(numberings, progress, is_ahead=is_ahead) for each in graph.links]
             row_keys = {}
             for name, rows in graph.keyed_rows:
                 stream = numberings[name].open_stream(column_where(rows.table, rows.node))
@@ -195,7 +200,13 @@ def numbered(
                 progress.advance(f"numbering the keys of {name}", 0, None, "keys")
                 report = numbering.resolve()
                 progress.advance(f"numbering the keys of {name}", report.num_nodes, report.num_nodes, "keys")
-        yield NumberedGraph(graph, numberings, keys, row_keys, options, budget_bytes).source()
+        source = NumberedGraph(graph, numberings, keys, row_keys, options, budget_bytes).source()
+        if graph.links:
+            links, note = numbered_links(
+                link_keys, options, folder=folder, budget_bytes=budget_bytes, origin=graph.origin
+            )
+            source = replace(source, links=links, link_note=note)
+        yield source
 
 
 def _numberings(graph: KeyedGraph, folder: Path, budget_bytes: int) -> Iterator[Numbering]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gloader.convert.columns.specs import ColumnSpec
     from gloader.convert.columns.split_column import SplitSpec
     from gloader.convert.keyed_edges import KeyedTable
+    from gloader.convert.keyed_links import KeyedLinks
     from gloader.convert.keys.numbering import Dangling
     from gloader.convert.options import Fill, LabelsAs
     from gloader.convert.readers.table_streams import ColumnNotes, NumberTable
@@ -142,6 +143,7 @@ class KeyedGraph:
     seed: int = 0  # seed of random splits
     needs_labels: bool = True  # False if edges or rows are predicted, so that nodes may be unlabelled
     tasks: tuple[KeyedTask, ...] = ()
+    links: tuple[KeyedLinks, ...] = ()  # tables of triples, in a graph without edges
 
     @property
     def keyed(self) -> tuple[KeyedNodes, ...]:
@@ -160,6 +162,7 @@ class KeyedGraph:
         """Bytes of temporary files with the ids of edges and rows, as far as the numbers of rows are known."""
         tables = [each.table for each in self.relations if each.table is not None]
         ids = sum(len(each.key_columns) * (each.edges.num_edges or 0) for each in tables)
+        ids += sum(len(each.columns) * (each.table.num_rows or 0) for each in self.links)
         return _ID_BYTES * (ids + sum(rows.table.num_rows or 0 for _, rows in self.keyed_rows))
 
     @property
@@ -167,6 +170,7 @@ class KeyedGraph:
         """Bytes of memory to read keys, besides their numberings. Tables are read one after another."""
         tables = [(nodes.table, [nodes.key]) for nodes in self.nodes if nodes.table is not None and nodes.key]
         tables += [(rows.table, [rows.node]) for _, rows in self.keyed_rows]
+        tables += [(each.table, [*each.columns]) for each in self.links]
         tables += [
             (each.table.edges.table, [column for _, column in each.table.key_columns])
             for each in self.relations

@@ -374,7 +374,8 @@ class NumberedGraph:
         """Return the text on the keys of one type: their column, kind and number."""
         report, kind = self._numberings[nodes.name].resolve(), self._numberings[nodes.name].kind
         if nodes.table is None:
-            return f"of the edges, in order of first appearance, {kind}, {report.num_nodes:,}"
+            where = "triples" if self._graph.links else "edges"
+            return f"of the {where}, in order of first appearance, {kind}, {report.num_nodes:,}"
         lacking = ["features 0"] * nodes.has_features + ["no label"] * nodes.is_labelled
         made = f" and {report.num_made:,} made for keys of edges" if report.num_made else ""
         if made and lacking:

@@ -202,10 +202,11 @@ class Receipt:
         source = self.source
         texts = {
             "keys": source.key_note,
+            "triples": source.link_note,
             "columns": "; ".join(source.column_notes),
             NOT_USED: ", ".join(source.unused),
             "edges read": _listed(self._edges_text(relation, report) for relation, report in edges.items()),
-            "isolated nodes": self._isolated(),
+            "isolated nodes": self._isolated() if edges else "",
             NO_NEIGHBOURS: self.unreached
             and f"no relation ends at {self.unreached}, so its nodes gather nothing from others; --add-reverse adds "
             "the reverse relations",

@@ -40,6 +40,7 @@ _OPENERS = {
     "dglcsv": ("dgl_csv", "open_dgl_csv", "dglcsv:DIR"),
     "graphbolt": ("graphbolt", "open_graphbolt", "graphbolt:DIR"),
     "tables": ("graph_folder", "open_tables", "tables:DIR"),
+    "triples": ("triples", "open_triples", "triples:FILE|DIR|train=FILE,valid=FILE,test=FILE"),
     "relbench": ("relbench", "open_relbench", "relbench:DIR"),
     "igb": ("igb", "open_igb", "igb:DIR"),
     "igbh": ("igb", "open_igbh", "igbh:DIR"),
@@ -58,6 +59,7 @@ _DEEP = {
     "mag240m": "mag240m_paths",
     "mag240m-papers": "papers_paths",
     "tables": "source_paths",
+    "triples": "source_paths",
     "relbench": "source_paths",
     "dglcsv": "source_paths",
     "graphbolt": "source_paths",
@@ -210,9 +212,11 @@ def _unknown(spec: str, word: str) -> str:
         is_dataset = (Path(spec) / "dataset.json").is_file()
     if is_dataset:
         return f"{spec!r} is a prepared dataset, not a source; use it directly. Sources are: {forms}"
-    from gloader.convert.readers.open_table import is_table
+    from gloader.convert.readers.open_table import TRIPLES_SUFFIX, is_table, plain_suffix
 
     with suppress(OSError, ValueError, SourceError):
+        if plain_suffix(Path(spec)) == TRIPLES_SUFFIX:
+            return f"{shown(spec)} has triples, and is no source: it is one as triples:{spec}"
         if Path(spec).exists() and is_table(Path(spec)):
             return (
                 f"{shown(spec)} is a table, and no source: as a list of edges it is edges:{spec}, and tables of nodes "

@@ -406,6 +406,8 @@ class GraphSource:
     column_notes: tuple[str, ...] = ()  # lines for the receipt on the columns' roles
     unused: tuple[str, ...] = ()  # parts of the source that the dataset will not have
     key_note: str = ""  # line for the receipt on keys; empty without keys
+    # Line for the receipt on ``links`` that the source itself has divided into parts; empty if it has not.
+    link_note: str = ""
 
     @property
     def has_names(self) -> bool:

@@ -73,12 +73,12 @@ def checked_fanouts(fanouts: FanoutsLike) -> Fanouts:
 
 
 def checked_hops(fanouts: Any, *, noun: str = "fanouts") -> tuple[int, ...]:
-    """Return ``fanouts`` as a tuple of integers. Messages call the setting ``noun``. Pure.
+    """Return ``fanouts`` as a tuple of integers, empty without hops. Messages call the setting ``noun``. Pure.
 
     Raises
     ------
     ConfigError
-        ``fanouts`` is empty, or an entry is not an integer >= -1.
+        ``fanouts`` is no list, or an entry is not an integer >= -1.
     """
     if isinstance(fanouts, RelationFanouts | CollectiveFanouts | Mapping):
         raise ConfigError(
@@ -88,8 +88,6 @@ def checked_hops(fanouts: Any, *, noun: str = "fanouts") -> tuple[int, ...]:
     if isinstance(fanouts, (str, bytes)) or not hasattr(fanouts, "__iter__"):
         raise ConfigError(f"{noun} is {fanouts!r}; pass one integer per hop, such as [15, 10, 5]")
     checked = tuple(fanouts)
-    if not checked:
-        raise ConfigError(f"{noun} is empty; pass one integer per hop, such as [15, 10, 5]")
     for hop, fanout in enumerate(checked):
         if isinstance(fanout, (bool, np.bool_)) or not isinstance(fanout, (int, np.integer)):
             raise ConfigError(f"{noun}[{hop}] is {fanout!r}; it must be an integer, -1 for all neighbours")
@@ -111,7 +109,7 @@ def largest_fanout(fanouts: Fanouts) -> int:
             hops = tuple(chain.from_iterable(relation_hops for _, relation_hops in fanouts.by_relation))
         case _:
             hops = fanouts
-    return -1 if min(hops) < 0 else max(hops)
+    return -1 if min(hops, default=0) < 0 else max(hops, default=0)
 
 
 def plain_fanouts(fanouts: Fanouts) -> list[int] | str:

@@ -123,6 +123,40 @@ def _convert_names(_type: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
     return tuple(name.strip() for name in _text(tokens).split(","))
 
 
+# The key of `parse_embed` that stands for all types without features, as in fan-outs by relation.
+EVERY_TYPE: Final = "*"
+# Numbers of a row, at most; a wider row is a typing error.
+_MOST_COLUMNS: Final = 1 << 16
+
+
+def parse_embed(words: Sequence[str]) -> dict[str, int]:
+    """Return the widths of embeddings by node type, from words such as "64" and "author=64". Pure.
+
+    Raises
+    ------
+    ConfigError
+        A width is no whole number of at least 1, or a type is named twice.
+    """
+    dims: dict[str, int] = {}
+    for word in (part.strip() for each in words for part in each.split(",")):
+        name, _, width = word.rpartition("=")
+        name = name.strip() or EVERY_TYPE
+        if not width.strip().isdecimal() or not 1 <= int(width) <= _MOST_COLUMNS:
+            raise ConfigError(
+                f"{shown(word)} is no width of an embedding; write a whole number from 1 to {_MOST_COLUMNS:,} for all "
+                "types without features, such as 64, or a type and a number, such as author=64"
+            )
+        if name in dims:
+            named = "a width for all types" if name == EVERY_TYPE else f"the type {shown(name)}"
+            raise ConfigError(f"{named} is given twice; give it once")
+        dims[name] = int(width)
+    return dims
+
+
+def _convert_embed(_type: Any, tokens: Sequence[Token]) -> dict[str, int]:
+    return parse_embed([token.value for token in tokens])
+
+
 # The command line puts "--FLAG is VALUE; " before the messages of these checks, see `gloader.cli.failure.describe`.
 def _require_count(_type: Any, value: Any) -> None:
     """Raise ConfigError if ``value`` is not in 1..MAX_COUNT. None, an unset flag, is valid."""
@@ -157,6 +191,7 @@ SWITCH: Final = Parameter(negative=())  # for flags without a negative form: --c
 REPEATED: Final = Parameter(negative=(), show_default=False, allow_repeating=True)
 
 # `Share` is a number in [0, 1). `SizeOrShare` is a size, or a percentage. `Price` is the text of an `ObjectPrice`.
+# `EmbedDims` are widths by type, see `parse_embed`.
 Count = Annotated[int, Parameter(validator=_require_count)]
 Share = Annotated[float, Parameter(validator=_require_share)]
 Duration = Annotated[float, Parameter(validator=_require_duration)]
@@ -169,6 +204,11 @@ SizeOrAuto = Annotated[
 ]
 Names = Annotated[
     tuple[str, ...], Parameter(converter=_convert_names, n_tokens=1, negative=(), metavar="NAME,NAME")
+]
+EmbedDims = Annotated[
+    dict[str, int],
+    REPEATED,
+    Parameter(converter=_convert_embed, n_tokens=-1, accepts_keys=False, metavar="DIM|TYPE=DIM"),
 ]
 # The common options of both fan-out types.
 _FANOUT: Final[dict[str, Any]] = {

@@ -20,8 +20,11 @@ from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 
 # The allowed texts, for messages.
-_ALLOWED: Final = "'uniform:5', 'uniform:5,strict', 'binary:1.0', 'in_batch', 'table:NAME' or 'none'"
+_ALLOWED: Final = (
+    "'uniform:5', 'uniform:5,strict', 'uniform:256,shared', 'binary:1.0', 'in_batch', 'table:NAME' or 'none'"
+)
 _STRICT: Final = "strict"
+_SHARED: Final = "shared"
 
 
 @near_keywords
@@ -30,16 +33,20 @@ class Uniform:
     """``k`` negatives for each edge: its source, and a destination drawn from all nodes of the destination's type.
 
     With ``strict``, no negative is an edge of the graph or a self loop. A held-out edge, which is not in the graph, may
-    still be drawn, as with OGB's uniform negatives.
+    still be drawn, as with OGB's uniform negatives. With ``shared``, the k nodes are drawn once for a batch, for all of
+    its edges, and also as wrong sources (Lerer et al., "PyTorch-BigGraph", MLSys 2019, section 4.3).
 
     Raises
     ------
     ConfigError
-        ``k`` is not a whole number of at least 1, or ``strict`` is neither True nor False.
+        ``k`` is not a whole number of at least 1, ``strict`` or ``shared`` is neither True nor False, or both are True.
     """
 
-    k: int  # negatives per edge
+    k: int  # negatives per edge, or with ``shared`` per batch and end
     strict: bool = False  # whether edges of the graph are excluded
+    shared: bool = (
+        False  # whether all edges of a batch have the same negatives, in place of pairs of their own
+    )
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -48,11 +55,17 @@ class Uniform:
         if not 1 <= self.k <= MAX_COUNT:
             raise ConfigError(f"Uniform(k={shown(self.k)}): k must be in 1..{MAX_COUNT:,}")
         object.__setattr__(self, "k", int(self.k))
-        _check_strict("Uniform", self.strict)
+        _check_flag("Uniform", _STRICT, self.strict)
+        _check_flag("Uniform", _SHARED, self.shared)
+        if self.strict and self.shared:
+            raise ConfigError(
+                f"Uniform(k={self.k}, strict=True, shared=True): a node that all edges of a batch share may be a true "
+                "end of one of them; leave strict out"
+            )
 
     def __str__(self) -> str:
         """Return the command line's form, such as "uniform:5,strict"."""
-        return f"uniform:{self.k}{_suffix(self.strict)}"
+        return f"uniform:{self.k}{_suffix(self.strict)}{f',{_SHARED}' if self.shared else ''}"
 
 
 @near_keywords
@@ -81,7 +94,7 @@ class Binary:
                 f"Binary(ratio={shown(self.ratio)}): ratio must be above 0 and at most {MAX_COUNT:,}"
             )
         object.__setattr__(self, "ratio", float(self.ratio))
-        _check_strict("Binary", self.strict)
+        _check_flag("Binary", _STRICT, self.strict)
 
     def num_pairs(self, num_positives: int) -> int:
         """Return the number of negatives for ``num_positives`` edges: the product with the ratio, rounded up. Pure."""
@@ -166,6 +179,8 @@ def parse_negatives(text: str) -> Negatives | None:
         match word, bool(has_value), is_strict or not has_option:
             case "uniform", True, True:
                 return Uniform(int(value), strict=is_strict)
+            case "uniform", True, False if option == _SHARED:
+                return Uniform(int(value), shared=True)
             case "binary", True, True:
                 return Binary(float(value), strict=is_strict)
             case "in_batch", False, _:
@@ -184,7 +199,7 @@ def _suffix(strict: bool) -> str:
     return f",{_STRICT}" if strict else ""
 
 
-def _check_strict(name: str, strict: object) -> None:
-    """Raise ConfigError if ``strict``, a field of the class ``name``, is neither True nor False."""
-    if not isinstance(strict, bool):
-        raise ConfigError(f"{name}(strict={shown(strict)}): strict must be True or False")
+def _check_flag(name: str, field: str, value: object) -> None:
+    """Raise ConfigError if ``value``, a ``field`` of the class ``name``, is neither True nor False."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}({field}={shown(value)}): {field} must be True or False")

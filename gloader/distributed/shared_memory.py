@@ -130,14 +130,17 @@ class LinkShape(NamedTuple):
     num_positives: int  # the first pairs are positives
     label_dtype: str  # a name in `_LABELS`
     has_times: bool  # whether positives have query times
+    num_shared: int  # negatives for each end that all positives share; 0 without any
 
     def arrays(self) -> ArrayKinds:
-        """Yield the arrays: both nodes per pair, labels, link table rows, times."""
+        """Yield the arrays: both nodes per pair, labels, link table rows, times, shared negatives."""
         yield np.int32, 2 * self.num_pairs
         yield _LABELS[self.label_dtype], self.num_pairs
         yield np.int64, self.num_pairs
         if self.has_times:
             yield np.int64, self.num_positives
+        if self.num_shared:
+            yield np.int32, 2 * self.num_shared
 
 
 class BatchShape(NamedTuple):
@@ -225,7 +228,11 @@ def shape_of(batch: AnyBatch, degrees: NDArray[np.float32]) -> BatchShape:
         if links is None
         else (
             LinkShape(
-                len(links.pairs), links.num_positives, links.labels.dtype.name, links.times is not None
+                len(links.pairs),
+                links.num_positives,
+                links.labels.dtype.name,
+                links.times is not None,
+                0 if links.shared is None else links.shared.shape[1],
             ),
         ),
     )
@@ -233,8 +240,9 @@ def shape_of(batch: AnyBatch, degrees: NDArray[np.float32]) -> BatchShape:
 
 def _link_shape(sizes: object) -> LinkShape:
     """Return the shape from its JSON form ``sizes``; raise ValueError for any other value."""
-    shape = LinkShape(*_checked(sizes, [int, int, str, bool], "links"))
-    if not (0 <= shape.num_positives <= shape.num_pairs and shape.label_dtype in _LABELS):
+    shape = LinkShape(*_checked(sizes, [int, int, str, bool, int], "links"))
+    counts = 0 <= shape.num_positives <= shape.num_pairs and shape.num_shared >= 0
+    if not (counts and shape.label_dtype in _LABELS):
         raise ValueError(f"is {sizes!r:.80}, not the sizes of links")
     return shape
 
@@ -269,7 +277,8 @@ def write_batch(
         arrays += [block.indptr, block.indices, block.edge_ids, block.edge_weight]
     arrays += sampled.tree_arrays
     if (links := sampled.links) is not None:
-        arrays += [links.pairs.reshape(-1), links.labels, links.edge_ids, links.times]
+        shared = None if links.shared is None else links.shared.reshape(-1)
+        arrays += [links.pairs.reshape(-1), links.labels, links.edge_ids, links.times, shared]
     present = (array for array in arrays if array is not None)
     # The arrays are in the order of `BatchShape.arrays`, as in `read_batch`.
     for view, array in zip(_views(shape.arrays(), memory), present, strict=True):
@@ -330,6 +339,7 @@ def read_batch(
             edge_ids=own(next(views)),
             num_positives=sizes.num_positives,
             times=own(next(views)) if sizes.has_times else None,
+            shared=own(next(views)).reshape(2, -1) if sizes.num_shared else None,
         )
         for sizes in shape.links
     ]

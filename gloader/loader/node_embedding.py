@@ -447,6 +447,12 @@ class NodeEmbedding:
         }
 
     @property
+    def bytes_moved(self) -> tuple[int, int]:
+        """Bytes read from the disk and written to it since the opening, of the table and of waiting rows."""
+        moved = self.table if self._trained is None else self._trained.rows
+        return moved.bytes_read, moved.bytes_written
+
+    @property
     def cache_bytes(self) -> int | None:
         """Bytes of the rows in memory, or None for the default."""
         return self._cache_bytes

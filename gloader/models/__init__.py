@@ -1,10 +1,12 @@
-"""Models: GraphSAGE, GCN, GAT, GINE and an MLP for one node type; R-SAGE, R-GCN and R-GAT for several; link decoders.
+"""Models: GraphSAGE, GCN, GAT, GINE and an MLP for one node type; R-SAGE, R-GCN and R-GAT for several; link decoders;
+models of triples.
 
 Training scripts and `gloader.training` build them with `build_model`, `build_hetero_model` and `build_decoder`.
 """
 
 from gloader.config import HETERO_MODELS
 from gloader.models.build import build_hetero_model, build_model, takes_edge_features
+from gloader.models.knowledge import KnowledgeNetwork
 from gloader.models.link_network import (
     DECODERS,
     Decoder,
@@ -25,6 +27,7 @@ __all__ = [
     "DotDecoder",
     "GraphNetwork",
     "HeteroNetwork",
+    "KnowledgeNetwork",
     "LinkNetwork",
     "MlpDecoder",
     "Schema",

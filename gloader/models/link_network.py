@@ -7,7 +7,7 @@ Shapes: P pairs of nodes, D columns of an embedding, C outputs per pair.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 from torch import nn
@@ -125,6 +125,6 @@ class LinkNetwork(nn.Module):
 
 
 @near_keywords
-def encoder_of(network: GraphNetwork | LinkNetwork) -> GraphNetwork:
+def encoder_of(network: Any) -> Any:
     """Return the part of ``network`` that computes node rows: a `LinkNetwork`'s encoder, or the network itself."""
     return network.encoder if isinstance(network, LinkNetwork) else network

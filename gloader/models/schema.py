@@ -71,7 +71,9 @@ class Schema:
     """
 
     num_nodes: Mapping[str, int]  # by type; the number of learned rows if the type has no features
-    feature_dims: Mapping[str, int]  # by type; 0 for a type without features, whose rows are learned
+    # By type, the columns of its rows in a batch: features, and behind them those of an embedding. 0 for a type with
+    # neither, whose rows are learned.
+    feature_dims: Mapping[str, int]
     relations: tuple[Relation, ...]
     # Types of the output rows: the classified type, or the types of both ends of links.
     targets: tuple[str, ...]
@@ -79,10 +81,15 @@ class Schema:
     codes: Mapping[str, tuple[CodeColumn, ...]] = field(default_factory=dict)
     # The types whose rows have times, if batches have the ages of these rows; see `gloader.models.row_ages`.
     aged: tuple[str, ...] = ()
+    # The types with an embedding, and its width: these last columns of ``feature_dims`` are trained rows, which are no
+    # weights of the network; see `gloader.NodeEmbedding`.
+    embedded: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of_one_type(cls, dim: int, codes: tuple[CodeColumn, ...] = (), *, is_aged: bool = False) -> Schema:
-        """Return the schema of a graph with one type and ``dim`` features; its node count stays 0. Pure."""
+    def of_one_type(
+        cls, dim: int, codes: tuple[CodeColumn, ...] = (), *, is_aged: bool = False, embed_dim: int = 0
+    ) -> Schema:
+        """Return the schema of a graph with one type and ``dim`` columns; its node count stays 0. Pure."""
         return cls(
             num_nodes={NODE: 0},
             feature_dims={NODE: dim},
@@ -90,6 +97,7 @@ class Schema:
             targets=(NODE,),
             codes={NODE: codes} if codes else {},
             aged=(NODE,) if is_aged else (),
+            embedded={NODE: embed_dim} if embed_dim else {},
         )
 
     def __post_init__(self) -> None:
@@ -139,5 +147,5 @@ class Schema:
 
         None if there is no such width.
         """
-        widths = {dim for dim in self.feature_dims.values() if dim}
+        widths = {dim - self.embedded.get(name, 0) for name, dim in self.feature_dims.items()} - {0}
         return widths.pop() if len(widths) == 1 else None

@@ -398,6 +398,8 @@ def beside_bytes(batch: AnyBatch) -> int:
     """Return the bytes of a batch's links, trees and node degrees, without nodes and edges. Pure."""
     links = batch.links
     of_links = () if links is None else (links.pairs, links.labels, links.edge_ids)
+    if links is not None and links.shared is not None:
+        of_links = (*of_links, links.shared)
     degrees = () if batch.in_degrees is None else (batch.in_degrees,)
     return sum(array.nbytes for array in (*batch.tree_arrays, *degrees, *of_links))
 

@@ -400,8 +400,9 @@ def _small_arrays(
     yield labels
     yield batch.src_degree
     yield from further
-    if batch.sampled.links is not None:
-        yield batch.sampled.links.pairs
+    if (links := batch.sampled.links) is not None:
+        # One array for both, because each array of a batch is a copy of its own.
+        yield links.pairs if links.shared is None else np.concatenate([links.pairs, links.shared.T])
     yield from (of_table for of_table in ids if of_table is not None)
     for block in batch.sampled.all_blocks:
         yield from _block_arrays(block)
@@ -443,14 +444,16 @@ def _edge_features(sampled: AnyBatch, x: Mapping[int, torch.Tensor]) -> list[tor
 
 
 def _link_batch(ready: AnyReadyBatch, links: Links, pairs: torch.Tensor) -> LinkBatch:
-    """Return ``ready`` with ``links``; ``pairs`` (P, 2) int64 are on the device."""
+    """Return ``ready`` with ``links``; ``pairs`` (P, 2) int64 are on the device, shared negatives (k, 2) follow."""
+    num_pairs = len(links.pairs)
     return LinkBatch(
         batch=ready,
-        pairs=pairs,
+        pairs=pairs[:num_pairs],
         labels=ready.y,
         edge_ids=links.edge_ids,
         num_positives=links.num_positives,
         times=links.times,
+        shared=None if links.shared is None else pairs[num_pairs:].T,
     )
 
 

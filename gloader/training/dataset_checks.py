@@ -7,9 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, get_args
 
-from gloader.config import CORRECT_AND_SMOOTH, HETERO_MODELS, HOP_MODELS, HOPS_ENTRY, TaskName
-from gloader.core.flag_values import require_choice
+from gloader.config import (
+    CORRECT_AND_SMOOTH,
+    HETERO_MODELS,
+    HOP_MODELS,
+    HOPS_ENTRY,
+    KNOWLEDGE_MODELS,
+    MLP_MODELS,
+    EmbedOptimizer,
+    TaskName,
+)
+from gloader.core.flag_values import EVERY_TYPE, require_choice
+from gloader.core.near_names import near_advice
 from gloader.errors import ConfigError, FormatError
+from gloader.types import ENTITY, RELATION
 
 if TYPE_CHECKING:
     from gloader.config import TrainSettings
@@ -27,6 +38,7 @@ TASK_OF_KIND: Final[dict[LabelKind, TaskName]] = {
     "multilabel": "multilabel",
     "values": "regression",
 }
+RANK_METRIC: Final = "mrr"  # the metric of triples: the filtered mean reciprocal rank
 # The kinds of labels from which each task can learn, and advice for other datasets.
 _LEARNABLE: Final[dict[str, tuple[tuple[LabelKind, ...], str]]] = {
     "classes": (("classes",), "classes are one whole number per node"),
@@ -59,6 +71,9 @@ def require_dataset(settings: TrainSettings, dataset: Dataset) -> None:
             )
         require_link_tables(dataset)
         require_no_classes(settings)
+    elif settings.task == "kg":
+        require_triples(settings, dataset)
+        return
     else:
         require_rows(settings, dataset)
         metric_of_task(settings, dataset)
@@ -201,13 +216,59 @@ def require_link_tables(dataset: Dataset) -> None:
         )
 
 
+def require_triples(settings: TrainSettings, dataset: Dataset) -> None:
+    """Raise ConfigError if ``dataset`` is no knowledge graph, or a setting does not fit the task "kg"."""
+    # This import is late: `gloader train --help` needs no numpy.
+    from gloader.core.negatives import Uniform, parse_negatives
+
+    links, name = settings.links, settings.model.name
+    if dataset.node_types != (ENTITY, RELATION) or not dataset.link_tables:
+        raise ConfigError(
+            f"--task kg learns the triples of a knowledge graph, and {dataset.location} is none: it has the node types "
+            f"{', '.join(dataset.node_types[:10])}; make one with `gloader prepare triples:FILE OUT`"
+        )
+    for table in (links.edges, *(links.eval_edges or ())):
+        if dataset.link_table(table).label_dtype != "int64":
+            raise ConfigError(
+                f"links {table!r} of {dataset.location} have no relations as labels; name others with --edges"
+            )
+    if name not in KNOWLEDGE_MODELS:
+        raise ConfigError(
+            f"model {name!r} does not score triples; give --model complex, distmult, transe or rotate"
+        )
+    negatives = parse_negatives(links.negatives)
+    if not (isinstance(negatives, Uniform) and negatives.shared):
+        raise ConfigError(
+            f"--negatives {links.negatives} are pairs, and --task kg compares a triple with entities that all triples "
+            "of a batch share; give --negatives uniform:256,shared"
+        )
+    if links.metric not in ("auto", RANK_METRIC):
+        raise ConfigError(
+            f"--metric {links.metric} is not for triples, whose metric is {RANK_METRIC}; leave it out"
+        )
+    unused = {
+        "--table": settings.table is not None,
+        "--exclude": links.exclude != "none" or links.exclude_duplicates,
+        "--compile": settings.step.compile,
+        "--embed": settings.embed.dims not in ({}, {ENTITY: settings.knowledge.dim}),
+    }
+    if given := [flag for flag, is_given in unused.items() if is_given]:
+        advice = "; the width of the rows is --dim" if given == ["--embed"] else ""
+        raise ConfigError(f"{given[0]} has no meaning for --task kg; leave it out{advice}")
+    require_no_classes(settings, task="kg")
+
+
 def require_model(settings: TrainSettings, dataset: Dataset) -> None:
     """Raise ConfigError if the model of ``settings`` does not fit ``dataset``.
 
     A model of one node type accepts no other graph. "gine" needs edge features that the loader reads. A model of
     `HOP_MODELS` needs hop columns, and "correct-and-smooth" needs edges and labels of nodes that are classes.
+    Embeddings need a model that trains the rows of all nodes.
     """
     name = settings.model.name
+    if name in KNOWLEDGE_MODELS:
+        raise ConfigError(f"model {name!r} scores triples, and learns them with --task kg; add it")
+    embedded_dims(settings, dataset)
     if name in HETERO_MODELS:
         return
     if name in HOP_MODELS:
@@ -239,6 +300,55 @@ def require_model(settings: TrainSettings, dataset: Dataset) -> None:
             else "edge_features='none' leaves them out"
         )
         raise ConfigError(f"model 'gine' needs edge features, and {lacking}; gat works without them")
+
+
+def embedded_dims(settings: TrainSettings, dataset: Dataset) -> dict[str, int]:
+    """Return the widths of the embeddings of ``settings`` by node type; empty without embeddings.
+
+    Raises
+    ------
+    ConfigError
+        There is no such type, a width, the optimizer or its learning rate is not allowed, a width for all types finds
+        no type without features, or the model would leave the rows of most nodes untrained.
+    """
+    config, name, types = settings.embed, settings.model.name, dataset.node_types
+    if not config.dims:
+        given = [flag for flag, value in (("lr", config.lr), ("cache", config.cache)) if value is not None]
+        if given:
+            raise ConfigError(
+                f"--embed-{given[0]} is for embeddings, and --embed names none; give --embed DIM"
+            )
+        return {}
+    require_choice("embed_optimizer", config.optimizer, get_args(EmbedOptimizer))
+    if not 0 < config.learning_rate < float("inf"):
+        raise ConfigError(f"--embed-lr is {config.lr}; allowed: a positive number")
+    if name in HOP_MODELS or (name in MLP_MODELS and settings.task != "link"):
+        reads = "stored hop columns" if name in HOP_MODELS else "no neighbours"
+        raise ConfigError(
+            f"--embed trains the rows of the nodes in a batch, and model {name!r} reads {reads}: the rows of all nodes "
+            "but the training nodes would stay as they began; take a model that samples neighbours, or leave it out"
+        )
+    plain = [each for each in types if not dataset.node_tables[each].feature_dim]
+    dims: dict[str, int] = {}
+    for given_type, width in config.dims.items():
+        if not isinstance(width, int) or width < 1:
+            raise ConfigError(f"--embed {given_type}={width!r}: a row has 1 number or more")
+        if given_type == EVERY_TYPE:
+            every = plain or (types if len(types) == 1 else ())
+            if not every:
+                raise ConfigError(
+                    f"--embed {width} is for types without features, and all types of {dataset.name} have features; "
+                    f"name the types that get embeddings beside their features, such as --embed {types[0]}={width}"
+                )
+            dims |= {each: width for each in every if each not in config.dims}
+        elif given_type not in types:
+            raise ConfigError(
+                f"--embed names the type {given_type!r}, which {dataset.name} does not have; "
+                f"{near_advice(given_type, types)}"
+            )
+        else:
+            dims[given_type] = width
+    return {each: dims[each] for each in types if each in dims}
 
 
 def column_groups(dataset: Dataset) -> tuple[ColumnGroup, ...]:

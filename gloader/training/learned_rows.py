@@ -220,6 +220,7 @@ class LearnedTable:
             settings=self._settings_of(table),
             memory_budget_bytes=inference.memory_budget_bytes,
             forward_bytes=self._forward_bytes,
+            embeddings=inference.embeddings,
         )
 
     @cached_property

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gloader.core.negatives import parse_negatives
+from gloader.core.negatives import Uniform, parse_negatives
 from gloader.dataset.link_record import KNOWN_PAIRS, REPEATED_PAIRS
 from gloader.errors import ConfigError
 from gloader.loader import LinkLoader
@@ -90,8 +90,13 @@ class LinkPrediction:
         require_link_tables(dataset)
         require_no_classes(settings)
         negatives, metric = parse_negatives(config.negatives), parse_metric(config.metric)
+        if isinstance(negatives, Uniform) and negatives.shared:
+            raise ConfigError(
+                f"--negatives {negatives} are for knowledge graphs (--task kg), and --task link scores pairs; give "
+                f"--negatives uniform:{negatives.k}"
+            )
         table = dataset.link_table(config.edges)  # the training edges
-        evaluated = _evaluated(dataset, config, table)
+        evaluated = evaluated_tables(dataset, config, table)
         learns, num_outputs = _learned(table, negatives, evaluated.values())
         measure = _measure(dataset, metric, learns, evaluated)
         source, _, destination = table.relation
@@ -130,7 +135,7 @@ class LinkPrediction:
         return self.measure.is_error
 
     def open_loader(
-        self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
+        self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None, **given: Any
     ) -> LinkLoader:
         """Return a loader over the table's edges."""
         return LinkLoader.from_settings(
@@ -142,6 +147,7 @@ class LinkPrediction:
             exclude_duplicates=self.config.exclude_duplicates,
             typed=self.spec.has_types,
             device_dry_run=device_dry_run,
+            **given,
         )
 
     def drawn(self, batch: Any, loader: AnyLoader) -> tuple[Any, None]:  # noqa: ARG002 - links are not drawn
@@ -232,7 +238,7 @@ def pair_scorer(
         model.train(was_training)
 
 
-def _evaluated(dataset: Dataset, config: LinkConfig, table: LinkTable) -> dict[str, LinkTable]:
+def evaluated_tables(dataset: Dataset, config: LinkConfig, table: LinkTable) -> dict[str, LinkTable]:
     """Return the link table of each split, "valid" and "test". A table is optional unless the settings name it."""
     names = config.eval_edges
     if names is not None and len(names) != len(_DEFAULT_EVAL):

@@ -54,16 +54,21 @@ class EpochRecord:
     # The time of the epoch and its evaluation is cut into several equal parts. For each part: the peak of anonymous
     # memory of all ranks of the first machine, counted as a memory budget counts it.
     memory_bytes: tuple[int, ...] = ()
+    # Bytes that embeddings read from the disk and wrote to it since the epoch before, evaluations and checkpoints
+    # included, on the first rank; None without embeddings. `stats` has the part of the loader among its bytes.
+    embedding_bytes: tuple[int, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as a JSON object, the statistics flattened into it."""
         record = {
             name.replace("valid_acc", f"valid_{self.metric}"): getattr(self, name)
             for name in self.__slots__
-            if name not in ("stats", "metric", "memory_bytes")
+            if name not in ("stats", "metric", "memory_bytes", "embedding_bytes")
         }
         if self.memory_bytes:
             record["memory_bytes"] = list(self.memory_bytes)
+        if self.embedding_bytes is not None:
+            record["embedding_bytes_read"], record["embedding_bytes_written"] = self.embedding_bytes
         stats = {
             name: value for name, value in asdict(self.stats).items() if name not in ("epoch", "seconds")
         }

@@ -17,6 +17,7 @@ from gloader.errors import ConfigError
 from gloader.models import (
     CodeColumn,
     GraphNetwork,
+    KnowledgeNetwork,
     LinkNetwork,
     Schema,
     build_decoder,
@@ -25,7 +26,8 @@ from gloader.models import (
     code_dim,
     takes_edge_features,
 )
-from gloader.training.dataset_checks import column_groups, require_model
+from gloader.training.dataset_checks import column_groups, embedded_dims, require_model
+from gloader.types import ENTITY, RELATION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +49,7 @@ class ModelSpec:
     """A network for nodes of one type."""
 
     config: ModelConfig  # the model's settings, such as its name and hidden width
-    in_dim: int  # width of the features
+    in_dim: int  # width of the features, with the embedding behind them
     out_dim: int  # width of the logits or embeddings
     num_layers: int
     add_self_loops: bool  # False if the graph stores a loop at each node
@@ -55,13 +57,14 @@ class ModelSpec:
     codes: tuple[CodeColumn, ...] = ()  # the feature columns with codes, from left to right
     groups: tuple[ColumnGroup, ...] = ()  # the groups of hop columns, for a model of `HOP_MODELS`
     is_aged: bool = False  # whether the network reads the ages of rows
+    embed_dim: int = 0  # width of the embedding, whose rows are the last of the ``in_dim`` columns
 
     has_types: ClassVar[bool] = False  # whether the network takes batches of several types
 
     @property
     def schema(self) -> Schema:
         """The graph as a graph of several types would be described: one type and one relation, no node count."""
-        return Schema.of_one_type(self.in_dim, self.codes, is_aged=self.is_aged)
+        return Schema.of_one_type(self.in_dim, self.codes, is_aged=self.is_aged, embed_dim=self.embed_dim)
 
     @property
     def uses_edge_features(self) -> bool:
@@ -186,8 +189,52 @@ class LinkSpec:
         return LinkNetwork(encoder, decoder, ends=self.ends)
 
 
-AnyModelSpec: TypeAlias = EncoderSpec | LinkSpec
-AnyNetwork: TypeAlias = GraphNetwork | LinkNetwork
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnowledgeSpec:
+    """A network that scores triples of a knowledge graph. The rows of entities are an embedding."""
+
+    name: str  # one of `KNOWLEDGE_MODELS`
+    dim: int  # columns of an entity's row
+    norm: int  # the norm of "transe"
+    num_entities: int
+    num_relations: int
+
+    has_types: ClassVar[bool] = True
+    edge_dim: ClassVar[int] = 0
+    num_layers: ClassVar[int] = 0  # no neighbours are read
+    uses_edge_features: ClassVar[bool] = False
+
+    @property
+    def schema(self) -> Schema:
+        """The graph: two types without edges, of which one has an embedding."""
+        return Schema(
+            num_nodes={ENTITY: self.num_entities, RELATION: self.num_relations},
+            feature_dims={ENTITY: self.dim, RELATION: 0},
+            relations=(),
+            targets=(ENTITY,),
+            embedded={ENTITY: self.dim},
+        )
+
+    @property
+    def encoder(self) -> KnowledgeSpec:
+        """The specification of the part that computes node rows: this one."""
+        return self
+
+    def with_rows(self, counts: Mapping[str, int]) -> KnowledgeSpec:  # noqa: ARG002 - no entity's row is a weight
+        """Return the same specification: the rows of entities are no weights."""
+        return self
+
+    def with_one_value(self) -> KnowledgeSpec:
+        """Return the same specification: there are no categories."""
+        return self
+
+    def build(self) -> KnowledgeNetwork:
+        """Return the network, freshly initialised."""
+        return KnowledgeNetwork(self.name, dim=self.dim, num_relations=self.num_relations, norm=self.norm)
+
+
+AnyModelSpec: TypeAlias = EncoderSpec | LinkSpec | KnowledgeSpec
+AnyNetwork: TypeAlias = GraphNetwork | LinkNetwork | KnowledgeNetwork
 
 
 def spec_of(
@@ -223,18 +270,20 @@ def spec_of(
         table = dataset.task_table(f"{settings.table}.train")
         targets = (table.node_type,)
         aged = aged_types(dataset) if table.has_times else ()
+    embedded = embedded_dims(settings, dataset)
     if config.name in HETERO_MODELS:
-        schema = schema_of(dataset, targets)
+        schema = replace(schema_of(dataset, targets), codes=codes_of(dataset, config.hidden), aged=aged)
         return HeteroModelSpec(
             config=config,
-            schema=replace(schema, codes=codes_of(dataset, config.hidden), aged=aged),
+            schema=_with_embeddings(schema, embedded, settings.embed.dims, num_layers),
             out_dim=out_dim,
             num_layers=num_layers,
             has_head=has_head,
         )
+    embed_dim = sum(embedded.values())  # there is one type
     return ModelSpec(
         config=config,
-        in_dim=dataset.feature_dim,
+        in_dim=dataset.feature_dim + embed_dim,
         out_dim=out_dim,
         num_layers=num_layers,
         add_self_loops=not dataset.has_self_loops,
@@ -242,7 +291,37 @@ def spec_of(
         codes=codes_of(dataset, config.hidden).get(dataset.node_types[0], ()),
         groups=column_groups(dataset) if config.name in HOP_MODELS else (),
         is_aged=bool(aged),
+        embed_dim=embed_dim,
     )
+
+
+def _with_embeddings(
+    schema: Schema, embedded: Mapping[str, int], named: Mapping[str, int], num_layers: int
+) -> Schema:
+    """Return ``schema`` with the embeddings of the types that reach the output.
+
+    Parameters
+    ----------
+    schema : types with their features
+    embedded : the width of each type's embedding
+    named : the types that the settings name, which must reach the output
+    num_layers : L
+
+    Raises
+    ------
+    ConfigError
+        A named type does not reach the output, so that its rows would never be trained.
+    """
+    read = schema.reaching(num_layers)[0]
+    kept = {name: dim for name, dim in embedded.items() if name in read}
+    lost = [name for name in embedded if name not in read and (name in named or not kept)]
+    if lost:
+        raise ConfigError(
+            f"--embed is for type {lost[0]!r}, whose rows do not reach {', '.join(map(repr, schema.targets))} within "
+            f"{num_layers} layers: they would never be trained; leave it out"
+        )
+    dims = {name: dim + kept.get(name, 0) for name, dim in schema.feature_dims.items()}
+    return replace(schema, feature_dims=dims, embedded=kept)
 
 
 def aged_types(dataset: Dataset) -> tuple[str, ...]:
@@ -323,6 +402,8 @@ def schema_of(dataset: Dataset, targets: tuple[str, ...] | None = None) -> Schem
 def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
     """Return ``spec`` as JSON values for `parse_spec`. Pure."""
     content = asdict(spec)
+    if isinstance(spec, KnowledgeSpec):
+        return content
     if isinstance(spec, LinkSpec):
         return content | {"encoder": spec_content(spec.encoder), "ends": list(spec.ends)}
     if isinstance(spec, HeteroModelSpec):
@@ -340,14 +421,17 @@ def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
             }
         if spec.schema.aged:
             content["schema"]["aged"] = list(spec.schema.aged)
+        if spec.schema.embedded:
+            content["schema"]["embedded"] = [[name, dim] for name, dim in spec.schema.embedded.items()]
         return content
-    # Without codes, groups or ages there is no entry, as in checkpoints of earlier versions.
-    del content["codes"], content["groups"], content["is_aged"]
+    # Without codes, groups, ages or an embedding there is no entry, as in checkpoints of earlier versions.
+    del content["codes"], content["groups"], content["is_aged"], content["embed_dim"]
     return (
         content
         | ({"codes": _codes_content(spec.codes)} if spec.codes else {})
         | ({"groups": [list(group) for group in spec.groups]} if spec.groups else {})
         | ({"is_aged": True} if spec.is_aged else {})
+        | ({"embed_dim": spec.embed_dim} if spec.embed_dim else {})
     )
 
 
@@ -371,6 +455,8 @@ def parse_spec(content: Mapping[str, Any], file: Path) -> AnyModelSpec:
     """
     if "encoder" in content:
         return _parse_link_spec(content, file)
+    if "num_entities" in content:
+        return KnowledgeSpec(**content)
     return _parse_encoder_spec(content, file)
 
 
@@ -412,7 +498,7 @@ def _parse_schema(content: Mapping[str, Any]) -> Schema:
         content = {name: value for name, value in content.items() if name != "labelled"} | {
             "targets": [content["labelled"]]
         }
-    if set(content) - {"codes", "aged"} != {"types", "relations", "targets"}:
+    if set(content) - {"codes", "aged", "embedded"} != {"types", "relations", "targets"}:
         raise TypeError(f"its schema has the entries {sorted(content)}")
     return Schema(
         num_nodes={str(name): int(count) for name, count, _ in content["types"]},
@@ -423,6 +509,7 @@ def _parse_schema(content: Mapping[str, Any]) -> Schema:
         targets=tuple(map(str, content["targets"])),
         codes={str(name): _parse_codes(codes) for name, codes in content.get("codes", {}).items()},
         aged=tuple(map(str, content.get("aged", ()))),
+        embedded={str(name): int(dim) for name, dim in content.get("embedded", ())},
     )
 
 

@@ -155,12 +155,12 @@ class NodeTask:
                 )
 
     def open_loader(
-        self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
+        self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None, **given: Any
     ) -> AnyLoader:
         """Return a loader with batches for the model."""
         kind = HeteroLoader if self.spec.has_types else Loader
         return kind.from_settings(
-            dataset, settings, device_dry_run=device_dry_run, **self.rows.loader_keywords
+            dataset, settings, device_dry_run=device_dry_run, **self.rows.loader_keywords, **given
         )
 
     def drawn(self, batch: Any, loader: AnyLoader) -> tuple[Any, torch.Tensor | None]:

@@ -252,6 +252,47 @@ class LinkValues:
         return ((outputs - batch.labels).abs() < 0.5).sum()
 
 
+@dataclass(frozen=True, slots=True)
+class TrueTriples:
+    """The loss of triples beside shared negatives. ``outputs`` are (P, 1 + 2k), see `KnowledgeNetwork.forward`.
+
+    Without a margin, it is the cross-entropy of the right tail among itself and the wrong tails, and likewise of the
+    head (Joulin et al., "Fast linear model for knowledge graph embeddings", 2017, section 2, with drawn candidates;
+    Lerer et al., "PyTorch-BigGraph", MLSys 2019, section 3.2). With a margin, it is the self-adversarial loss (Sun et
+    al., "RotatE", ICLR 2019, section 3.2): negatives with larger scores weigh more. Both are means over the two sides.
+    """
+
+    margin: float | None = None  # gamma; None for the cross-entropy
+
+    has_accuracy: ClassVar[bool] = True
+    is_uneven: ClassVar[bool] = False
+
+    def blank(self, count: int) -> torch.Tensor:
+        """Return (count,) int64."""
+        return torch.zeros(count, dtype=torch.int64)
+
+    def count(self, batch: Any, /) -> int:
+        """Return P."""
+        return int(batch.num_positives)
+
+    def loss(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:  # noqa: ARG002 - all is in the scores
+        """Return the mean over the triples."""
+        right, wrong = outputs[:, :1], outputs[:, 1:].chunk(2, dim=1)
+        if self.margin is None:
+            sides = [torch.logsumexp(torch.cat([right, side], dim=1), dim=1) for side in wrong]
+            return (torch.stack(sides).mean(dim=0) - right[:, 0]).mean()
+        losses = functional.softplus(-right[:, 0] - self.margin)
+        for side in wrong:
+            # The weights are no part of the gradient.
+            weights = functional.softmax(side.detach(), dim=1)
+            losses = losses + (weights * functional.softplus(side + self.margin)).sum(dim=1) / len(wrong)
+        return losses.mean()
+
+    def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:  # noqa: ARG002
+        """Return the number of triples with a larger score than each of their negatives."""
+        return (outputs[:, :1] > outputs[:, 1:]).all(dim=1).sum()
+
+
 NODE_CLASSES: Final[Objective] = NodeClasses()
 LINK_OBJECTIVES: Final[dict[str, Objective]] = {
     "pairs": TruePairs(),

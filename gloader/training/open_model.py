@@ -24,6 +24,7 @@ from gloader.plan.available import default_budget_bytes
 from gloader.plan.demand import topology_share
 from gloader.plan.too_small import naming_enough
 from gloader.training.dataset_checks import KIND_OF_TASK, column_groups, num_outputs
+from gloader.training.embeddings import open_saved
 from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.training.model_spec import (
     LinkSpec,
@@ -237,6 +238,7 @@ def _open(
         - edge_feature_bytes,
         scratch=place.scratch,
         edge_features=edge_features,
+        embeddings=open_saved(checkpoint, dataset, stack),
     )
     return OpenedModel(model=model.to(place.device), inference=inference)
 
@@ -261,9 +263,10 @@ def require_fit(dataset: Dataset, checkpoint: Checkpoint) -> None:
                 f"the checkpoint is of a network for one node type; dataset {dataset.name} has "
                 f"{len(dataset.node_types)}"
             )
-        if (encoder.in_dim, encoder.out_dim) != (dataset.feature_dim, width):
+        feature_dim = encoder.in_dim - encoder.embed_dim
+        if (feature_dim, encoder.out_dim) != (dataset.feature_dim, width):
             raise CheckpointError(
-                f"the checkpoint maps {encoder.in_dim} features to {encoder.out_dim} {words}; dataset "
+                f"the checkpoint maps {feature_dim} features to {encoder.out_dim} {words}; dataset "
                 f"{dataset.name} has {dataset.feature_dim} and {width}"
             )
         if encoder.groups:
@@ -284,11 +287,12 @@ def require_fit(dataset: Dataset, checkpoint: Checkpoint) -> None:
     # The ends of links may have any two types, and the rows of a task table any one, so their targets are not compared.
     ours = schema_of(dataset, dataset.node_types[:1] if is_free else None)
     targets = ours.targets if is_free else theirs.targets
+    feature_dims = {name: dim - theirs.embedded.get(name, 0) for name, dim in theirs.feature_dims.items()}
     learned = [name for name, dim in theirs.feature_dims.items() if not dim]
     for what, of_checkpoint, of_dataset in (
         ("node types", ", ".join(theirs.num_nodes), ", ".join(ours.num_nodes)),
         ("relations", *(", ".join(map(relation_text, known.relations)) for known in (theirs, ours))),
-        ("features of each type", dict(theirs.feature_dims), dict(ours.feature_dims)),
+        ("features of each type", feature_dims, dict(ours.feature_dims)),
         ("labelled type", ", ".join(targets), ", ".join(ours.targets)),
         (words, encoder.out_dim, width),
         # Learned rows belong to exactly these nodes.

@@ -41,7 +41,7 @@ class RunResult:
     # The values of the network alone, if a step such as correct and smooth follows it; those above are behind the step.
     base: Scores | None = None
     epochs: tuple[EpochRecord, ...]
-    task: str = "node"  # "node" (classes), "binary", "multilabel", "regression" or "link"
+    task: str = "node"  # "node" (classes), "binary", "multilabel", "regression", "link" or "kg"
     metric: str = "acc"  # in ``result.json`` the values are named ``valid_<metric>`` and ``test_<metric>``
     is_error: bool = False  # whether a smaller value is better
     seconds: float  # all time, evaluation and set-up included

@@ -20,6 +20,7 @@ import secrets
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from gloader.config import LINK_TASKS
 from gloader.core.fanouts import plain_fanouts
 from gloader.core.signals import uninterrupted
 from gloader.errors import CheckpointError, StoreExistsError, StoreLockedError
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from gloader.config import TrainSettings
+    from gloader.config import EmbedConfig, TrainSettings
     from gloader.training.group import RankGroup
 
 
@@ -66,7 +67,7 @@ _OPTIM_WITHOUT_EFFECT = frozenset({"checkpoint_every"})
 # Settings that define the network and its inputs. With another value, the checkpoint's weights do not fit.
 _MODEL_SETTINGS = frozenset(
     {"dataset", "model", "hidden", "dropout", "batch_norm", "heads", "residual"}
-    | {"task", "table", "decoder", "decoder_layers"}
+    | {"task", "table", "decoder", "decoder_layers", "embed", "dim", "norm"}
 )
 # Settings that earlier versions did not record, with the values that these versions used.
 _UNRECORDED_DEFAULTS: dict[str, Any] = {
@@ -113,13 +114,20 @@ def decisive_settings(settings: TrainSettings, *, world_size: int) -> dict[str, 
         "fanouts": plain_fanouts(settings.loader.sampling.fanouts),
         "task": settings.task,
         **({} if settings.table is None else {"table": settings.table}),
-        **(_link_settings(settings) if settings.task == "link" else _node_settings(settings)),
+        **(_embed_settings(settings.embed) if settings.embed.dims else {}),
+        **(_link_settings(settings) if settings.task in LINK_TASKS else _node_settings(settings)),
+        **(asdict(settings.knowledge) if settings.task == "kg" else {}),
     }
 
 
 def _node_settings(settings: TrainSettings) -> dict[str, Any]:
     """Return the metric of a task of nodes, by its name; empty for the default, which depends on the dataset."""
     return {} if settings.links.metric == "auto" else {"metric": settings.links.metric}
+
+
+def _embed_settings(config: EmbedConfig) -> dict[str, Any]:
+    """Return the settings of the embeddings that change a result, by name."""
+    return {"embed": dict(config.dims), "embed_optimizer": config.optimizer, "embed_lr": config.learning_rate}
 
 
 def _link_settings(settings: TrainSettings) -> dict[str, Any]:
@@ -162,6 +170,8 @@ _LOG = logging.getLogger(__name__)
 
 _METRICS, _RESULT, _SCORES, _TRACE = "metrics.jsonl", "result.json", "scores.json", "trace.json"
 _RUN = re.compile(r"run-\d+")  # folder of one of several runs, inside the common folder
+# Folder of a run's embeddings, see `gloader.training.embeddings`; with the id of a run that replaced another one.
+_EMBEDDINGS = re.compile(r"embeddings(-[0-9a-f]{16})?")
 
 
 class RunFolder:
@@ -241,18 +251,19 @@ class RunFolder:
             fd, self._lock = self._lock, -1
             close_quietly(fd, os_io=self._os_io)
 
-    def begin(self, config: Mapping[str, Any], *, is_fresh: bool) -> None:
+    def begin(self, config: Mapping[str, Any], *, is_fresh: bool, keeps: Path | None = None) -> None:
         """Write the run's settings, which make the folder its own. A fresh run first removes an older run's files.
 
         Parameters
         ----------
         config : the resolved settings, with the run's id
         is_fresh : whether the run starts anew
+        keeps : the folder of the new run's embeddings, which is there already
         """
         if is_fresh:
             # Old checkpoints go before the settings change: a crash in between must not leave them to the new run.
             for folder in self._folders():
-                RunFolder(folder, os_io=self._os_io).discard()
+                RunFolder(folder, os_io=self._os_io).discard(keeps=keeps)
         self.write_config(config)
 
     def remove_residue(self) -> None:
@@ -267,6 +278,12 @@ class RunFolder:
             for folder in shard_folders(self.root):
                 if not is_sharded_checkpoint(folder):
                     self._remove_shards(folder)
+            # So are embeddings that no checkpoint names. A damaged checkpoint is reported where it is read.
+            if self._embedding_folders():
+                with contextlib.suppress(CheckpointError):
+                    checkpoint = self.load_checkpoint()
+                    saved = None if checkpoint is None else checkpoint.embeddings
+                    self._remove_embeddings(but=None if saved is None else saved.folder)
 
     def of_run(self, run: int, *, num_runs: int) -> RunFolder:
         """Return one run's folder among several, or this folder for a single run."""
@@ -323,10 +340,11 @@ class RunFolder:
         path = newest_checkpoint(self.root)
         return None if path is None else load_checkpoint(path)
 
-    def discard(self) -> None:
-        """Delete an older run's results and checkpoints; durable on return."""
+    def discard(self, *, keeps: Path | None = None) -> None:
+        """Delete an older run's results, checkpoints and embeddings but ``keeps``; durable on return."""
         with write_errors(self.root, "removing what an older run left", os_io=self._os_io):
             self._remove_checkpoints(but=None)
+            self._remove_embeddings(but=keeps)
             for name in (_RESULT, _SCORES, _METRICS):
                 with contextlib.suppress(FileNotFoundError):
                     self._os_io.unlink(self.root / name)
@@ -392,6 +410,16 @@ class RunFolder:
         for folder in shard_folders(self.root):
             if folder != but:
                 self._remove_shards(folder)
+
+    def _embedding_folders(self) -> list[Path]:
+        """Return the folders with tables of embeddings."""
+        return [path for path in self.root.iterdir() if _EMBEDDINGS.fullmatch(path.name) and path.is_dir()]
+
+    def _remove_embeddings(self, *, but: Path | None) -> None:
+        """Delete all embeddings except those in the folder ``but``."""
+        for folder in self._embedding_folders():
+            if folder != but:
+                remove_tree(folder, os_io=self._os_io)
 
     def _remove_shards(self, folder: Path) -> None:
         """Delete a checkpoint folder. It gets another name first, so that a half-deleted one is no checkpoint."""

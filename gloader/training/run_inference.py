@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gloader.core.signals import Cancellation
     from gloader.dataset import Dataset
     from gloader.device import DeviceTier
+    from gloader.loader.node_embedding import FrozenEmbedding
     from gloader.ssd_store import FeatureStore
     from gloader.training.group import RankGroup
     from gloader.training.run_budget import RunBudget
@@ -183,6 +184,7 @@ def inference_of(
     memory_bytes: int,
     rows: MachineRows | None = None,
     scratch: Path | None = None,
+    embeddings: Mapping[str, FrozenEmbedding] | None = None,
 ) -> HeteroInference:
     """Return the inference over a loader's graph and features.
 
@@ -194,6 +196,7 @@ def inference_of(
     memory_bytes : budget of the inference, buffers of ``rows`` included
     rows : readers of other machines' rows. None means that this machine stores all rows
     scratch : folder for activations that do not fit; None has the default of `HeteroInference`
+    embeddings : the trained rows by type; None for a check of the memory alone
     """
     spec = task.spec.encoder  # the network without a decoder of node pairs
     features = features_of(task, dataset, loader)
@@ -209,6 +212,7 @@ def inference_of(
         scratch=scratch,
         edge_features={EDGE: features[ONLY_EDGES]} if spec.uses_edge_features else {},
         tiers={} if spec.has_types else _device_tiers(loader),
+        embeddings=embeddings or {},
     )
 
 

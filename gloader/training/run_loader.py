@@ -12,9 +12,9 @@ collective exchange values between ranks, so every rank must call them in the sa
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import torch
 
@@ -26,18 +26,19 @@ from gloader.plan.available import default_budget_bytes
 from gloader.plan.too_small import advice, rounded_up
 from gloader.training.inference.layer_plan import Extent
 from gloader.training.inference.placement import device_bytes_needed
-from gloader.training.model_spec import LinkSpec
+from gloader.training.model_spec import KnowledgeSpec, LinkSpec
 from gloader.training.replica import logits_and_loss
 from gloader.training.run_budget import ProcessKind, RunBudget, share_budget
 from gloader.training.run_inference import require_inference
-from gloader.training.step_memory import largest, parameter_bytes, probe, step_bytes
+from gloader.training.step_memory import largest, parameter_bytes, probe, step_bytes, with_blank_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gloader.config import LoaderSettings, TrainSettings
     from gloader.dataset import Dataset
     from gloader.device import Device
+    from gloader.loader.node_embedding import NodeEmbedding
     from gloader.observe.peak_memory import PeakMemory
     from gloader.pipeline.open.device_rows import DryRun
     from gloader.training.group import RankGroup
@@ -59,7 +60,7 @@ class LoaderFactory(Protocol):
     """Opens a run's loader, like ``from_settings`` of `Loader` and `HeteroLoader`."""
 
     def __call__(
-        self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
+        self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None, **given: Any
     ) -> AnyLoader:
         """Return a loader over the training data.
 
@@ -67,6 +68,7 @@ class LoaderFactory(Protocol):
         ----------
         dataset, settings : the run's dataset, and the settings with this loader's part of the budget
         device_dry_run : a step of the model, which the loader runs to measure its device memory; None measures nothing
+        given : ``embeddings``, trained rows by type for the batches, if the run has some
         """
         ...
 
@@ -114,6 +116,7 @@ class RunLoader:
     # Watches this rank's memory and keeps it below the planned bytes. None means no watch.
     peak: PeakMemory | None = None
     evaluates: bool = False  # whether the first rank's evaluations must fit too
+    embeddings: Mapping[str, NodeEmbedding] = field(default_factory=dict)  # trained rows by type
 
     def open(self, total: int | None = None) -> tuple[RunBudget, AnyLoader]:
         """Open the loader within the first division of the budget that suffices on every rank. Collective.
@@ -299,7 +302,7 @@ class RunLoader:
             num_ranks=self.group.most_local,
             is_joined=not self.group.is_alone,
             has_types=self.task.spec.has_types,
-            has_links=isinstance(self.task.spec, LinkSpec),
+            has_links=isinstance(self.task.spec, LinkSpec | KnowledgeSpec),
         )
         return lambda total: share_budget(
             total_bytes=total,
@@ -340,7 +343,8 @@ class RunLoader:
         # The budget is for the machine: a shared loader gets all of ``loader_bytes``, private loaders divide it.
         if self._is_private:
             loader = self._part_of_machine(loader)
-        return self.factory(self.dataset, loader, device_dry_run=self._dry_run())
+        given = {"embeddings": self.embeddings} if self.embeddings else {}
+        return self.factory(self.dataset, loader, device_dry_run=self._dry_run(), **given)
 
     def _dry_run(self) -> DryRun | None:
         """Return a step to run and measure on the GPU; None on the CPU or with a fixed device cache."""
@@ -348,7 +352,11 @@ class RunLoader:
             return None
         model = self.task.spec.build().to(self.device)
         autocast, objective = self.settings.step.autocast, self.task.objective
-        step = dry_step(model, lambda batch: logits_and_loss(model, batch, autocast, objective)[1])
+        schema = self.task.spec.encoder.schema
+        step = dry_step(
+            model,
+            lambda batch: logits_and_loss(model, with_blank_rows(batch, schema), autocast, objective)[1],
+        )
         encoder = encoder_of(model)
         # Only the first rank evaluates, so only its dry run includes an evaluation's memory. The rank with the least
         # room for cached rows decides for its machine.

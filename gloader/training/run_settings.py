@@ -4,8 +4,8 @@ A run is a training by `gloader.training.train.fit`; it may have a folder for it
 from keywords, for the Python interface and the command line. `read_train_settings` reads them from a run's folder.
 The other functions find out whether a folder holds a run.
 
-Settings are grouped in sections: "model", "optim", "step", "links", "loader", and "run" for the rest. Keywords and
-flags name a setting without its section.
+Settings are grouped in sections: "model", "optim", "step", "links", "embeddings", "loader", and "run" for the rest.
+Keywords and flags name a setting without its section.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gloader.config import (
     RECORDED_AS,
+    EmbedConfig,
     LinkConfig,
     LoaderSettings,
     ModelConfig,
@@ -24,6 +25,7 @@ from gloader.config import (
     TrainSettings,
     loader_defaults,
 )
+from gloader.core.flag_values import parse_embed, parse_share
 from gloader.core.malformed import MALFORMED, read_yaml_mapping
 from gloader.core.near_names import near_advice
 from gloader.errors import ConfigError, StoreExistsError
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 # The sections with a dataclass whose fields are the settings. The sections "loader" and "run" are handled apart.
 _SECTIONS = {"model": ModelConfig, "optim": OptimConfig, "step": StepConfig, "links": LinkConfig}
+# The settings of embeddings have names of their own: those of the optimisation are also "optimizer" and "lr".
+_EMBED_NAMES = {"embed": "dims"} | {f"embed_{name}": name for name in ("optimizer", "lr", "cache")}
 _RUN_SETTINGS = ("task", "table", "runs")  # the section "run": entries at the top level of ``config.yaml``
 
 
@@ -57,7 +61,9 @@ def train_settings(keywords: Mapping[str, Any]) -> TrainSettings:
         A size cannot be read.
     """
     homes = setting_homes()
-    parts: dict[str, dict[str, Any]] = {section: {} for section in (*_SECTIONS, "loader", "run")}
+    parts: dict[str, dict[str, Any]] = {
+        section: {} for section in (*_SECTIONS, "embeddings", "loader", "run")
+    }
     for name, value in keywords.items():
         if name not in homes:
             raise TypeError(f"a run has no setting {name!r}; {near_advice(name, homes)}")
@@ -68,6 +74,7 @@ def train_settings(keywords: Mapping[str, Any]) -> TrainSettings:
         optim=OptimConfig(**parts["optim"]),
         step=StepConfig(**parts["step"]),
         links=LinkConfig(**parts["links"]),
+        embed=_embeddings(parts["embeddings"]),
         loader=LoaderSettings.of(**parts["loader"]),
         **parts["run"],
     )
@@ -82,6 +89,7 @@ def setting_homes() -> dict[str, tuple[str, str]]:
     for section, kind in _SECTIONS.items():
         homes |= {field.name: (section, field.name) for field in fields(kind)}
     homes["model"] = homes.pop("name")  # the keyword ``model`` is the field `ModelConfig.name`
+    homes |= {name: ("embeddings", field) for name, field in _EMBED_NAMES.items()}
     return homes | {name: ("run", name) for name in _RUN_SETTINGS}
 
 
@@ -120,6 +128,7 @@ def read_train_settings(run: Path) -> TrainSettings:
             task=content.get("task", "node"),
             table=content.get("table"),
             links=_links({"metric": content.get("metric", "auto"), **content.get("links", {})}),
+            embed=_embeddings(content.get("embeddings", {})),
             runs=content["runs"],
         )
     except MALFORMED as error:
@@ -169,6 +178,16 @@ def yaml_reader() -> ModuleType:
             f"a run's folder has its settings as YAML, and {error}: pip install pyyaml"
         ) from error
     return yaml
+
+
+def _embeddings(values: Mapping[str, Any]) -> EmbedConfig:
+    """Return the settings of embeddings from keywords: widths and sizes may be text or numbers."""
+    read = dict(values)
+    if isinstance(dims := read.get("dims"), str | int):
+        read["dims"] = parse_embed([str(dims)])
+    if isinstance(cache := read.get("cache"), str):
+        read["cache"] = parse_share(cache)
+    return EmbedConfig(**read)
 
 
 def _links(values: Mapping[str, Any]) -> LinkConfig:

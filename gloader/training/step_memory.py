@@ -24,7 +24,7 @@ from gloader.pipeline.open.disk import SWEPT_SAMPLERS, open_edges, open_files
 from gloader.pipeline.open.first_batches import first_seeds, probe_in_passes
 from gloader.pipeline.open.load_plan import sampler_for
 from gloader.pipeline.send import to_device_block
-from gloader.training.model_spec import LinkSpec, ModelSpec
+from gloader.training.model_spec import KnowledgeSpec, LinkSpec, ModelSpec
 from gloader.training.objectives import NODE_CLASSES
 from gloader.training.process import private_randomness
 from gloader.training.replica import logits_and_loss
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from gloader.config import Autocast, LoaderSettings
     from gloader.dataset import Dataset
+    from gloader.models import Schema
     from gloader.pipeline.seeds import SeedPlan
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.training.model_spec import AnyModelSpec, EncoderSpec
@@ -159,6 +160,9 @@ def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
         num_pairs = 0 if batch.links is None else len(batch.links.pairs)
         # Each pair has its own copies of both ends. With many drawn pairs, the copies are most of the step's memory.
         return _num_inputs(spec.encoder, batch) + 2 * spec.encoder.out_dim * num_pairs
+    if isinstance(spec, KnowledgeSpec):
+        num_pairs = 0 if batch.links is None else len(batch.links.pairs)
+        return spec.dim * (len(batch.node_arrays[0]) + 3 * num_pairs)
     schema = spec.schema
     num_edges = sum(block.num_edges for block in batch.all_blocks)
     learned_width = schema.learned_dim or spec.config.hidden
@@ -180,9 +184,11 @@ def _measure(
     with private_randomness(_CPU):
         ready = (
             _small_links(spec, batch, objective, shrunk)
-            if isinstance(spec, LinkSpec)
+            if isinstance(spec, LinkSpec | KnowledgeSpec)
             else _small(spec, batch, objective, shrunk)
         )
+        # The loader's plan counts the rows of embeddings and their gradients; a step has those of their columns.
+        ready = with_blank_rows(ready, spec.encoder.schema)
         model = spec.with_rows({name: len(ids) for name, ids in ready.typed.nodes.items()}).build()
         # The run's budget counts the batch and the model elsewhere.
         given = [*_tensors(ready), *model.parameters(), *model.buffers()]
@@ -192,8 +198,13 @@ def _measure(
     return live.peak_bytes
 
 
-def _small_links(spec: LinkSpec, batch: AnyBatch, objective: Objective, shrunk: int) -> LinkBatch:
-    """Return a batch with one ``shrunk``-th of the pairs, nodes and edges."""
+def _small_links(
+    spec: LinkSpec | KnowledgeSpec, batch: AnyBatch, objective: Objective, shrunk: int
+) -> LinkBatch:
+    """Return a batch with one ``shrunk``-th of the pairs, nodes and edges.
+
+    Negatives that all pairs share stay as many: the memory grows with their product with the pairs.
+    """
     links = batch.links
     # -(-n // shrunk) divides and rounds up.
     num_pairs, num_positives = (
@@ -207,10 +218,15 @@ def _small_links(spec: LinkSpec, batch: AnyBatch, objective: Objective, shrunk: 
         labels=objective.blank(num_pairs),
         edge_ids=np.zeros(num_pairs, np.int64),
         num_positives=num_positives,
+        shared=None
+        if links is None or links.shared is None
+        else torch.zeros(links.shared.shape, dtype=torch.int64),
     )
 
 
-def _small(spec: EncoderSpec, batch: AnyBatch, objective: Objective, shrunk: int) -> HeteroReadyBatch:
+def _small(
+    spec: EncoderSpec | KnowledgeSpec, batch: AnyBatch, objective: Objective, shrunk: int
+) -> HeteroReadyBatch:
     """Return a batch with one ``shrunk``-th of the nodes and edges, and zeros as features."""
     schema = spec.schema
     # Every count is divided and rounded up in the same way. So the blocks' counts agree with each other and with the
@@ -225,7 +241,10 @@ def _small(spec: EncoderSpec, batch: AnyBatch, objective: Objective, shrunk: int
     ]
     return HeteroReadyBatch(
         id=batch.id,
-        x={name: torch.zeros(rows[name], dim) for name, dim in schema.feature_dims.items()},
+        x={
+            name: torch.zeros(rows[name], dim - schema.embedded.get(name, 0))
+            for name, dim in schema.feature_dims.items()
+        },
         y=objective.blank(num_seeds[schema.targets[0]]),
         blocks=tuple(
             {relation: blocks[depth] for relation, blocks in relations} for depth in range(spec.num_layers)
@@ -237,7 +256,27 @@ def _small(spec: EncoderSpec, batch: AnyBatch, objective: Objective, shrunk: int
     )
 
 
-def _small_block(spec: EncoderSpec, block: Block, shrunk: int) -> DeviceBlock:
+def with_blank_rows(batch: Any, schema: Schema) -> Any:
+    """Return a batch of any kind with zeros for the rows of embeddings, behind its features, with a gradient."""
+    if not schema.embedded:
+        return batch
+    if isinstance(batch, LinkBatch):
+        return replace(batch, batch=with_blank_rows(batch.batch, schema))
+    if isinstance(batch, HeteroReadyBatch):
+        return replace(
+            batch,
+            x={**batch.x, **{name: _widened(batch.x[name], dim) for name, dim in schema.embedded.items()}},
+        )
+    (dim,) = schema.embedded.values()
+    return replace(batch, x=_widened(batch.x, dim))
+
+
+def _widened(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return ``x`` (U, F) with ``dim`` columns behind it, which have a gradient."""
+    return torch.cat([x, torch.zeros(len(x), dim, device=x.device, requires_grad=True)], dim=1)
+
+
+def _small_block(spec: EncoderSpec | KnowledgeSpec, block: Block, shrunk: int) -> DeviceBlock:
     """Return one ``shrunk``-th of ``block`` as tensors, with arbitrary degrees and with zeros as edge features."""
     small = _shrink(block, shrunk)
     # In batches with several types, blocks carry no degrees.

@@ -9,7 +9,7 @@ Both have the method `logits` of `HeteroInference`. `open_rows` opens a checkpoi
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,15 +23,17 @@ from gloader.pipeline.open.load_plan import LoadRequest, plan_load
 from gloader.pipeline.seeds import plan_training_seeds
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.too_small import naming_enough
+from gloader.training.embeddings import open_saved
 from gloader.training.open_model import open_model, require_fit
 from gloader.training.step_memory import largest, probe, step_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Mapping
     from pathlib import Path
 
     from gloader.dataset import Dataset
     from gloader.dataset.task_table import TaskTable
+    from gloader.loader.node_embedding import FrozenEmbedding
     from gloader.models import GraphNetwork
     from gloader.pipeline.seeds import SeedPlan
     from gloader.training.checkpoint.save import Checkpoint
@@ -61,6 +63,7 @@ class RowInference:
     settings : a loader's settings, of `evaluated_settings` for the table
     memory_budget_bytes : host memory for a loader and for a forward pass
     forward_bytes : bytes of a forward pass over a batch, see `forward_bytes_of`
+    embeddings : trained rows by type, which are not trained here
     """
 
     dataset: Dataset
@@ -69,6 +72,7 @@ class RowInference:
     settings: LoaderSettings
     memory_budget_bytes: int
     forward_bytes: int
+    embeddings: Mapping[str, FrozenEmbedding] = field(default_factory=dict)
 
     def require_memory(self, model: Any) -> None:
         """Raise BudgetError if a loader of the rows does not fit; reads edges, and samples a few batches."""
@@ -120,12 +124,13 @@ class RowInference:
             memory_budget=max(self.memory_budget_bytes - self.forward_bytes, 1),
             device=str(next(network.parameters()).device),
         )
+        given = {"embeddings": self.embeddings} if self.embeddings else {}
         was_training = network.training
         network.eval()
         try:
             with (
                 torch.no_grad(),
-                kind.from_settings(self.dataset, settings, table=self.table.name) as loader,
+                kind.from_settings(self.dataset, settings, table=self.table.name, **given) as loader,
             ):
                 start = 0
                 for batch in loader:
@@ -271,7 +276,7 @@ def open_rows(
     beside = _WEIGHT_COPIES * weight_bytes + _ROW_BYTES * table.num_rows
     forward_bytes = forward_bytes_of(dataset, table, checkpoint.spec.encoder, settings)
 
-    def within(budget: int) -> RowInference:
+    def within(budget: int, embeddings: Mapping[str, FrozenEmbedding] | None = None) -> RowInference:
         found = RowInference(
             dataset=dataset,
             table=table,
@@ -279,15 +284,18 @@ def open_rows(
             settings=settings,
             memory_budget_bytes=budget - beside,
             forward_bytes=forward_bytes,
+            embeddings=embeddings or {},
         )
         found.require_memory(model)
         return found
 
-    try:
-        inference = within(given)
-    except BudgetError as error:
-        raise naming_enough(error, within, given, first=0, keyword="memory_budget_bytes") from error
-    yield model.to(device), inference
+    with ExitStack() as stack:
+        embeddings = open_saved(checkpoint, dataset, stack)
+        try:
+            inference = within(given, embeddings)
+        except BudgetError as error:
+            raise naming_enough(error, within, given, first=0, keyword="memory_budget_bytes") from error
+        yield model.to(device), inference
 
 
 def _recorded_settings(checkpoint: Checkpoint, table: TaskTable) -> LoaderSettings:

@@ -84,11 +84,12 @@ class Task(Protocol):
         ...
 
     def open_loader(
-        self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
+        self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None, **given: Any
     ) -> AnyLoader:
         """Return a loader over the training data.
 
         ``device_dry_run`` is a step that the loader runs to measure its device memory; None for no measurement.
+        ``given`` may have ``embeddings``, trained rows by type.
         """
         ...
 

@@ -10,14 +10,21 @@ between ranks: every rank must call them in the same order.
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import torch
 
-from gloader.config import CORRECT_AND_SMOOTH, HOP_MODELS, MLP_MODELS, SamplingSettings, TaskName
+from gloader.config import (
+    CORRECT_AND_SMOOTH,
+    HOP_MODELS,
+    LINK_TASKS,
+    MLP_MODELS,
+    SamplingSettings,
+    TaskName,
+)
 from gloader.core.flag_values import require_choice
 from gloader.core.object_traffic import ObjectTraffic
 from gloader.core.signals import uninterrupted
@@ -26,8 +33,16 @@ from gloader.errors import ConfigError
 from gloader.models import takes_edge_features
 from gloader.observe.explain import FITS_IN_MEMORY
 from gloader.observe.peak_memory import PeakMemory, first_bytes, peak_rss_bytes
-from gloader.training.dataset_checks import TASK_OF_KIND, kind_of_task, metric_of_task, require_no_compile
+from gloader.training.dataset_checks import (
+    RANK_METRIC,
+    TASK_OF_KIND,
+    kind_of_task,
+    metric_of_task,
+    require_no_compile,
+)
+from gloader.training.embeddings import RunEmbeddings, embedded_types, open_embeddings, saved_of
 from gloader.training.group import RankGroup
+from gloader.training.knowledge_task import KnowledgeTask
 from gloader.training.link_prediction import LinkPrediction
 from gloader.training.model_spec import codes_text
 from gloader.training.node_task import NodeTask
@@ -41,6 +56,7 @@ from gloader.training.run_loader import RunLoader
 from gloader.training.task import ACCURACY
 from gloader.training.train_step import TrainRecipe, check_optim
 from gloader.training.trainer import Trainer
+from gloader.types import ENTITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +65,7 @@ if TYPE_CHECKING:
     from gloader.config import LoaderSettings, TrainSettings
     from gloader.dataset import Dataset
     from gloader.ssd_store import FeatureStore
-    from gloader.training.checkpoint.save import Checkpoint
+    from gloader.training.checkpoint.save import Checkpoint, SavedEmbeddings
     from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.training.run_budget import RunBudget
     from gloader.training.run_loader import LoaderFactory
@@ -205,8 +221,9 @@ class _TrainingRun:
     group: RankGroup
     run_id: str
     folder: RunFolder | None
-    # Called once on the first rank, before the first step: it writes config.yaml and removes an older run's files.
-    begin: Callable[[], None] | None
+    # Called once on the first rank, before the first step: it writes config.yaml and removes an older run's files. Its
+    # argument ``keeps`` is the folder of this run's embeddings, which are there already.
+    begin: Callable[..., None] | None
     device: torch.device
     resume: bool
     trace: Path | None
@@ -236,14 +253,20 @@ class _TrainingRun:
             peak=self.peak,
             evaluates=True,
         )
+        with self._open_embeddings() as embeddings:
+            return self._run(number, replace(opening, embeddings=embeddings.by_type), embeddings, started)
+
+    def _run(self, number: int, opening: RunLoader, embeddings: RunEmbeddings, started: float) -> RunResult:
+        """Train and test the network with its ``embeddings``. Collective. The clock showed ``started`` at the start."""
         budget, opened = opening.open()
         # `log_failures` is innermost: it reports an error before this rank waits for the end of its loader's threads.
         with opened as loader, private_randomness(self.device), self.group.log_failures():
-            trainer = self._trainer(loader, budget)
+            trainer = self._trainer(loader, budget, embeddings)
             self._resume(trainer)
             # All checks have passed. Before this line, a refused run leaves an older run's files unchanged.
             if self.begin is not None:
-                self.group.run_on_first(self.begin)
+                begin = partial(self.begin, keeps=embeddings.folder)
+                self.group.run_on_first(begin)
             # Every rank takes part, even without a reporter, because `gather` is a collective.
             explanations = self.group.gather(loader.explain())
             self.reporter.on_start(
@@ -346,7 +369,32 @@ class _TrainingRun:
             total = total.plus(ObjectTraffic(**part))
         return None if mirrored is None else mirrored.figures(total)
 
-    def _trainer(self, loader: AnyLoader, budget: RunBudget) -> Trainer:
+    def _open_embeddings(self) -> AbstractContextManager[RunEmbeddings]:
+        """Return the run's embeddings, at the records of the checkpoint if the run resumes."""
+
+        def find_saved() -> SavedEmbeddings | None:
+            # The checkpoint is read again by `_resume`, after the loader has taken its memory.
+            checkpoint = self.folder.load_checkpoint() if self.resume and self.folder is not None else None
+            return saved_of(checkpoint, self.task.spec, self._decisive)
+
+        return open_embeddings(
+            embedded_types(self.task.spec, self.dataset),
+            self.dataset,
+            self.settings.embed,
+            self.group,
+            seed=self.settings.loader.sampling.seed,
+            root=None if self.folder is None else self.folder.root,
+            run_id=self.run_id,
+            find_saved=find_saved,
+            scratch=self.settings.loader.memory.spill_dir,
+        )
+
+    @property
+    def _decisive(self) -> dict[str, Any]:
+        """The settings that change the result."""
+        return decisive_settings(self.settings, world_size=self.group.world_size)
+
+    def _trainer(self, loader: AnyLoader, budget: RunBudget, embeddings: RunEmbeddings) -> Trainer:
         """Return the trainer of a new network. Collective.
 
         If each machine stores a part of the feature rows, the machines are connected for evaluations (``rows``).
@@ -369,7 +417,7 @@ class _TrainingRun:
                 step=self.settings.step,
                 seed=self.settings.loader.sampling.seed,
                 run_id=self.run_id,
-                settings=decisive_settings(self.settings, world_size=self.group.world_size),
+                settings=self._decisive,
             ),
             dataset=self.dataset,
             group=self.group,
@@ -380,6 +428,7 @@ class _TrainingRun:
             reporter=self.reporter,
             rows=rows,
             peak=self.peak,
+            embeddings=embeddings,
         )
 
     def _inference(self, loader: AnyLoader, budget: RunBudget, rows: MachineRows | None) -> HeteroInference:
@@ -480,6 +529,8 @@ def task_of(settings: TrainSettings, dataset: Dataset, *, world_size: int = 1) -
     require_choice("task", settings.task, get_args(TaskName))
     if settings.task == "link":
         return LinkPrediction.of(settings, dataset)
+    if settings.task == "kg":
+        return KnowledgeTask.of(settings, dataset)
     return NodeTask.of(settings, dataset, world_size=world_size)
 
 
@@ -541,6 +592,15 @@ def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSetting
     """
     loader = settings.loader
     loader = loader.changed(cache=loader.memory.cache_bytes(dataset.feature_bytes))
+    if settings.task == "kg":
+        metric = RANK_METRIC if settings.links.metric == "auto" else settings.links.metric
+        # No hop takes neighbours. Each entity has a trained row.
+        return replace(
+            settings,
+            loader=loader.changed(sampler="neighbor", layout="layered", fanouts=(0,)),
+            links=replace(settings.links, metric=metric),
+            embed=replace(settings.embed, dims=settings.embed.dims or {ENTITY: settings.knowledge.dim}),
+        )
     if settings.model.name in MLP_MODELS:
         fanouts = (0,) * len(loader.sampling.fanouts)
         loader = loader.changed(sampler="neighbor", layout="layered", fanouts=fanouts)
@@ -602,12 +662,16 @@ def _has_edge_features(dataset: Dataset) -> bool:
 def run_config(settings: TrainSettings, dataset: Dataset) -> dict[str, Any]:
     """Return the content of ``config.yaml``. The command line accepts this file as a recipe, in place of flags."""
     task: dict[str, Any] = {"task": settings.task, "metric": settings.links.metric}
-    if settings.task == "link":
-        task = {"task": "link", "links": asdict(settings.links)}
+    if settings.task in LINK_TASKS:
+        task = {"task": settings.task, "links": asdict(settings.links)}
+        if settings.task == "kg":
+            task["knowledge"] = asdict(settings.knowledge)
     elif settings.task == "node" and settings.links.metric in ("auto", ACCURACY):
         task = {}  # the defaults, which earlier versions did not record
     if settings.table is not None:
         task["table"] = settings.table
+    if settings.embed.dims:
+        task["embeddings"] = settings.embed.recorded()
     return {
         "dataset": {"path": dataset.location, "name": dataset.name, "fingerprint": dataset.fingerprint},
         "model": asdict(settings.model),

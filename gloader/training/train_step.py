@@ -2,7 +2,8 @@
 
 `Trainer` makes one `TrainStep` per run and calls `TrainStep.take` for each batch. `Adam` updates the weights. A node
 type without features has learned rows: one trained vector per node. Their gradients are sparse: a step holds gradients
-only of the rows in its batch.
+only of the rows in its batch. A type with an embedding has trained rows in files instead, which come with the batch
+(`gloader.training.embeddings`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch.optim.adamw import adamw
 from gloader.config import Balance
 from gloader.core.flag_values import require_choice
 from gloader.errors import ConfigError
+from gloader.training.embeddings import NO_EMBEDDINGS
 from gloader.training.process import seed_torch
 from gloader.training.replica import Replica
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gloader.config import OptimConfig, StepConfig, TrainSettings
+    from gloader.training.embeddings import RunEmbeddings
     from gloader.training.group import RankGroup
     from gloader.training.model_spec import AnyNetwork
     from gloader.training.task import Task
@@ -241,7 +244,17 @@ def new_step(
     device : the network's device
     group : the ranks that train together
     num_steps : steps in the run
+
+    Raises
+    ------
+    ConfigError
+        The network reads embeddings, whose rows have tables in the folder of a run.
     """
+    if task.spec.encoder.schema.embedded:
+        raise ConfigError(
+            "the run trains embeddings (--embed), and only gloader train opens their tables: measure a run of it with "
+            "--trace"
+        )
     recipe = TrainRecipe(
         task=task,
         optim=settings.optim,
@@ -272,10 +285,20 @@ class TrainStep:
     recipe : precision, optimisation and seed
     group : the ranks that train together
     num_steps : steps in the run
+    embeddings : trained rows of nodes in the batches, each with an optimizer of its own
     """
 
-    def __init__(self, model: AnyNetwork, recipe: TrainRecipe, group: RankGroup, *, num_steps: int) -> None:
+    def __init__(
+        self,
+        model: AnyNetwork,
+        recipe: TrainRecipe,
+        group: RankGroup,
+        *,
+        num_steps: int,
+        embeddings: RunEmbeddings = NO_EMBEDDINGS,
+    ) -> None:
         self._group = group
+        self._embeddings = embeddings
         self._seed = recipe.seed
         self._device = next(model.parameters()).device
         self._objective = recipe.task.objective
@@ -302,4 +325,5 @@ class TrainStep:
         self.optimizer.zero_grad()
         self._replica.backward(loss, num_seeds=self._objective.count(batch), is_last=is_last)
         self.optimizer.step()
+        self._embeddings.step(batch, num_ranks=self._group.world_size)
         return outputs, loss

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from gloader.errors import CheckpointError, ConfigError, StateError
 from gloader.observe.epoch_stats import EpochStats
 from gloader.observe.peak_memory import release_freed_memory
 from gloader.training.checkpoint.save import Checkpoint
+from gloader.training.embeddings import NO_EMBEDDINGS
 from gloader.training.metrics import EpochRecord, RunningMetrics, merge_stats, with_traffic
 from gloader.training.process import all_cores
 from gloader.training.reporter import BatchReport, Reporter
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     import torch
 
     from gloader.dataset import Dataset
+    from gloader.loader.node_embedding import FrozenEmbedding
     from gloader.observe.peak_memory import PeakMemory
+    from gloader.training.embeddings import RunEmbeddings
     from gloader.training.group import RankGroup, SideWork
     from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.training.run_folder import RunFolder
@@ -78,6 +81,7 @@ class Trainer:
     rows : readers of all machines' feature rows, if each machine stores a part; ``inference`` on the first rank uses
         them
     peak : watches this rank's memory
+    embeddings : the trained rows in the batches, at the position of the checkpoint to resume from
 
     Raises
     ------
@@ -98,6 +102,7 @@ class Trainer:
         reporter: Reporter,
         rows: MachineRows | None,
         peak: PeakMemory,
+        embeddings: RunEmbeddings = NO_EMBEDDINGS,
     ) -> None:
         self._recipe = recipe
         self._task, self._spec = recipe.task, recipe.task.spec
@@ -111,12 +116,15 @@ class Trainer:
         self._reporter = reporter
         self._rows = rows
         self._peak = peak
+        self._embeddings = embeddings
+        self._moved = (0, 0)  # bytes that the embeddings read and wrote before the epoch
         # This precedes every random draw: the weights are equal on every rank.
         self._model = first_network(recipe, device)
         # The first rank checks for all: the budget is the machine's, and an error must reach every rank
         # before DDP waits.
         group.run_on_first(self._require_inference)
-        self._step = TrainStep(self._model, recipe, group, num_steps=recipe.optim.epochs * len(loader))
+        num_steps = recipe.optim.epochs * len(loader)
+        self._step = TrainStep(self._model, recipe, group, num_steps=num_steps, embeddings=embeddings)
         self._optimizer = self._step.optimizer
         # Without a checkpoint, the first epoch starts with no progress and the initial weights as the best ones.
         self._progress = _Progress(epochs=(), best_epoch=-1, best_valid=None, partial=None)
@@ -124,8 +132,9 @@ class Trainer:
 
     @property
     def num_parameters(self) -> int:
-        """Number of trained weights."""
-        return sum(parameter.numel() for parameter in self._model.parameters())
+        """Number of trained weights, those of embeddings included."""
+        of_network = sum(parameter.numel() for parameter in self._model.parameters())
+        return of_network + self._embeddings.num_weights
 
     @property
     def next_epoch(self) -> int:
@@ -163,12 +172,13 @@ class Trainer:
         while not self._is_finished():
             record = self._train_epoch(self.next_epoch)
             self._progress = self._progress.after(record, is_error=self._task.is_error)
-            if self._progress.best_epoch == record.epoch:
+            is_best = self._progress.best_epoch == record.epoch
+            if is_best:
                 self._best_weights = self._weights()
             if self._folder is not None and self._group.is_first:
                 self._folder.append_metrics(record.to_json())
             # The checkpoint follows the line of metrics: a run killed between them repeats the epoch and its line.
-            self._save()
+            self._save(is_best=is_best)
             self._reporter.on_epoch(record)
         return self._test()
 
@@ -232,6 +242,7 @@ class Trainer:
             stats=stats,
             metric=self._task.metric,
             memory_bytes=self._memory_bytes(),
+            embedding_bytes=self._embedding_bytes(),
         )
 
     def _train_batches(self, epoch: int) -> RunningMetrics:
@@ -273,6 +284,13 @@ class Trainer:
         parts = self._group.gather([max(held - borrowed, 0) for held in self._peak.course()])
         return tuple(map(sum, zip(*(parts[rank] for rank in self._group.first_machine), strict=True)))
 
+    def _embedding_bytes(self) -> tuple[int, int] | None:
+        """Return the bytes that the embeddings read and wrote since the last call; None without embeddings."""
+        if not self._embeddings.by_type or not self._group.is_first:
+            return None
+        before, self._moved = self._moved, self._embeddings.bytes_moved
+        return self._moved[0] - before[0], self._moved[1] - before[1]
+
     def _end_phase(self) -> None:
         """Free the training steps' memory before an evaluation uses it."""
         self._optimizer.zero_grad()
@@ -286,20 +304,21 @@ class Trainer:
 
         def validate() -> list[float | None]:
             started = time.perf_counter()
-            valid_acc = self._evaluate("valid").score
+            valid_acc = self._evaluate("valid", self._embeddings.views).score
             return [valid_acc, time.perf_counter() - started]
 
         # All ranks use one measurement, so that they decide equally on patience and the best epoch.
         valid_acc, seconds = self._group.run_on_first(validate, meanwhile=self._serve)
         return valid_acc, seconds or 0.0
 
-    def _evaluate(self, split: Split) -> Evaluation:
-        """Return the network's score on a split. For the first rank, while the others wait."""
+    def _evaluate(self, split: Split, embeddings: Mapping[str, FrozenEmbedding]) -> Evaluation:
+        """Return the network's score on a split, with these trained rows. For the first rank; the others wait."""
         if self._inference is None:
             return Evaluation(score=None)
+        inference = replace(self._inference, embeddings=embeddings)
         reading = nullcontext() if self._rows is None else self._rows.reading()
         with all_cores(self._group, self._device), reading:
-            found = self._task.score(split, self._model, self._inference, self._reporter.on_evaluate)
+            found = self._task.score(split, self._model, inference, self._reporter.on_evaluate)
         # The next step or the test uses this memory.
         release_freed_memory()
         return found
@@ -309,7 +328,8 @@ class Trainer:
 
         Writes the summary of the scores. For the first rank.
         """
-        found = self._evaluate("test")
+        with self._embeddings.at_best() as embeddings:
+            found = self._evaluate("test", embeddings)
         if self._folder is not None and found.summary is not None:
             self._folder.write_scores(found.summary())
         return [found.score, None if found.behind is None else [found.behind.valid, found.behind.test]]
@@ -338,14 +358,19 @@ class Trainer:
         """Return a copy of the network's current weights in host memory, by name."""
         return {name: value.detach().cpu().clone() for name, value in self._model.state_dict().items()}
 
-    def _save(self, partial: Sequence[dict[str, float]] | None = None) -> None:
+    def _save(self, partial: Sequence[dict[str, float]] | None = None, *, is_best: bool = False) -> None:
         """Save a checkpoint, if the run has a folder. Collective.
 
         Parameters
         ----------
         partial : each rank's sums within an epoch, see `_Progress.partial`; None after an epoch
+        is_best : whether the ended epoch is the best one so far
         """
+        loader = self._loader.state_dict()
+        # The records come first: a run killed before the checkpoint resumes from the older one, with the older records.
+        self._embeddings.commit(tuple(loader["next"]), self._group, is_best=is_best)
         if self._folder is None:
+            self._embeddings.settle(self._group, is_kept=False)
             return
         progress = asdict(self._progress) | {"partial": partial}
         self._folder.save_checkpoint(
@@ -360,11 +385,13 @@ class Trainer:
                     "weights": self._model.state_dict(),
                     "optimizer": self._optimizer.state_dict(),
                     "progress": progress,
-                    "loader": self._loader.state_dict(),
+                    "loader": loader,
                 },
+                embeddings=self._embeddings.saved,
             ),
             group=self._group,
         )
+        self._embeddings.settle(self._group, is_kept=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,7 +441,15 @@ def _record_of(content: Mapping[str, Any]) -> EpochRecord:
     """Return an epoch's record from its entry in a checkpoint."""
     stats = EpochStats(**content["stats"])
     memory_bytes = tuple(content.get("memory_bytes", ()))  # earlier versions recorded none
-    return EpochRecord(**{**content, "stats": stats, "memory_bytes": memory_bytes})
+    moved = content.get("embedding_bytes")  # JSON has no tuples
+    return EpochRecord(
+        **{
+            **content,
+            "stats": stats,
+            "memory_bytes": memory_bytes,
+            "embedding_bytes": None if moved is None else tuple(moved),
+        }
+    )
 
 
 def _batch_report(epoch: int, index: int, num_batches: int, metrics: RunningMetrics) -> BatchReport:

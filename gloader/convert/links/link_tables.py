@@ -256,7 +256,7 @@ def with_tables(source: AnySource, options: PrepareOptions) -> GraphSource:
         )
     # Some results are not used: the calls only raise ConfigError for an unknown relation.
     named_reverses(options.reverse, _relations(graph), where=graph.origin)
-    if options.edge_split is not None:
+    if _is_split(graph, options):
         _refuse_row_timed(graph, [_split_relation(graph, options)])
     elif options.edge_split_relation is not None:
         raise ConfigError(
@@ -266,7 +266,7 @@ def with_tables(source: AnySource, options: PrepareOptions) -> GraphSource:
         raise ConfigError(
             f"--edge-split-by {options.edge_split_by} needs an edge split: add --edge-split 80/10/10"
         )
-    split_tables = PARTS if options.edge_split is not None else ()
+    split_tables = PARTS if _is_split(graph, options) else ()
     # Each table's origin, by its name in lower case.
     origins = dict.fromkeys(split_tables, "made by --edge-split")
     for each in links:
@@ -293,7 +293,14 @@ def _table_in_file(text: str, notes: ColumnNotes) -> LinkSource:
 
 def split_edges(source: GraphSource, options: PrepareOptions) -> EdgeStream | None:
     """Return the edges that an edge split divides, or None without a split. Raises as `with_tables`. Pure."""
-    return None if options.edge_split is None else _edges_of(source, _split_relation(source, options))[1]
+    if not _is_split(source, options):
+        return None
+    return _edges_of(source, _split_relation(source, options))[1]
+
+
+def _is_split(source: GraphSource, options: PrepareOptions) -> bool:
+    """True if edges are to be divided. Links with a note were divided by their source. Pure."""
+    return options.edge_split is not None and not source.link_note
 
 
 def split_source(
@@ -319,11 +326,11 @@ def split_source(
     GraphError
         An id, a weight or a time is out of range.
     """
-    if options.edge_split is None:
+    shares = options.edge_split
+    if shares is None or not _is_split(source, options):
         return source
     relation = _split_relation(source, options)
     ends, edges = _edges_of(source, relation)
-    shares = options.edge_split
     max_edges = max(_MIN_EDGES, min(_MAX_EDGES, budget_bytes // _EDGE_BYTES))
     rule = _rule(edges, relation, shares, options, ends=ends, max_edges=max_edges, progress=progress)
     parts = deal_edges(edges, rule, ends=ends, max_edges=max_edges, progress=progress)

@@ -24,6 +24,14 @@ NEGATIVE_NAMES: Final = ("negatives", "negative", "neg")
 # A node table may have its labels in a column with such a name. The column is never a feature.
 OWN_LABELS: Final = frozenset({"label", "labels"})
 
+# The plain names of the columns of triples, by role.
+TRIPLE_NAMES: Final = {
+    "head": frozenset({"head", "headid", "subject", "subjectid", "source", "src", "from", "h", "s"}),
+    "relation": frozenset({"relation", "relationid", "rel", "predicate", "property", "type", "r", "p"}),
+    "tail": frozenset({"tail", "tailid", "object", "objectid", "target", "dst", "to", "t", "o"}),
+}
+KNOWN_TRIPLES: Final = "head, relation and tail; subject, predicate and object; or h, r and t"  # for messages
+
 # The plain names of edge ends: each beginning with each ending.
 _SOURCES = ("src", "source", "from", "head", "subject", "start")
 _DESTINATIONS = ("dst", "dest", "destination", "target", "to", "tail", "object", "end")
@@ -110,6 +118,14 @@ def named_column(names: Iterable[str], known: Sequence[str], *, what: str) -> st
             f"several columns may be {what}: {listed(matches)}; keep one of these names, and give the others another"
         )
     return matches[0] if matches else None
+
+
+def triple_columns(names: Sequence[str]) -> dict[str, str]:
+    """Return the columns of a table of triples by their roles, as far as exactly one column has a role's name. Pure."""
+    found = {
+        role: [name for name in names if plain(name) in known] for role, known in TRIPLE_NAMES.items()
+    }
+    return {role: matches[0] for role, matches in found.items() if len(matches) == 1}
 
 
 def end_pairs(names: Sequence[str]) -> list[tuple[str, str]]:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.readers.table_streams import Columns, Number, TableError
+    from gloader.convert.readers.table_streams import Columns, HeaderRule, Number, TableError
 
 # Dates are read in numpy's finest unit, so that no date is silently rounded to a second.
 _DATE, _UTC_DATE = pa.timestamp("ns"), pa.timestamp("ns", tz="UTC")
@@ -93,8 +93,10 @@ class CsvTable:
     remark: str = field(default="", init=False)
 
     @classmethod
-    def open(cls, path: Path) -> CsvTable:
+    def open(cls, path: Path, *, is_header: HeaderRule | None = None) -> CsvTable:
         """Open the file, and read its first rows.
+
+        ``is_header`` decides by its fields whether the first row is a header; None applies the rule of the class.
 
         Raises
         ------
@@ -107,7 +109,7 @@ class CsvTable:
             delimiter = _delimiter(texts)
             rows = [fields_of(text, delimiter) for text in texts]
         first = rows[0] if rows else []
-        has_header = bool(rows) and not _is_data(first)
+        has_header = bool(rows) and (not _is_data(first) if is_header is None else is_header(first))
         names = tuple(_names(first, path)) if has_header else _commented_names(comment, len(first), delimiter)
         has_names = bool(names)
         names = names or tuple(f"c{i}" for i in range(len(first)))

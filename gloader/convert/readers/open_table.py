@@ -14,7 +14,7 @@ from gloader.convert.readers.parted_table import PartedTable
 from gloader.errors import SourceError
 
 if TYPE_CHECKING:
-    from gloader.convert.readers.table_streams import NumberTable
+    from gloader.convert.readers.table_streams import HeaderRule, NumberTable
 
 
 # Prefixes of files in a folder that are not parts, such as ``_SUCCESS`` and ``.part-00000.crc``.
@@ -73,7 +73,8 @@ CSV_SUFFIXES = frozenset({".csv", ".tsv", ".txt", ".tab"})
 PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
 ARROW_SUFFIXES = frozenset({".arrow", ".arrows", ".feather", ".ipc"})
 MATRIX_SUFFIX = ".mtx"  # ".gz" may follow
-_SUFFIXES = CSV_SUFFIXES | PARQUET_SUFFIXES | ARROW_SUFFIXES | {MATRIX_SUFFIX}
+TRIPLES_SUFFIX = ".nt"  # N-Triples; ".gz" may follow
+_SUFFIXES = CSV_SUFFIXES | PARQUET_SUFFIXES | ARROW_SUFFIXES | {MATRIX_SUFFIX, TRIPLES_SUFFIX}
 # The lines of Python that turn a graph of networkx into two tables.
 _AS_TABLES = (
     "networkx.to_pandas_edgelist(graph).to_parquet('edges.parquet')",
@@ -141,8 +142,10 @@ def is_text_table(table: NumberTable) -> bool:
     return all(isinstance(part, CsvTable) for part in parts)
 
 
-def open_table(path: Path) -> NumberTable:
+def open_table(path: Path, *, is_header: HeaderRule | None = None) -> NumberTable:
     """Open the CSV, Parquet or Arrow file at ``path``, or the part files in a folder or of a pattern.
+
+    ``is_header`` decides for a CSV file whether the first row is a header; None applies the rule of `CsvTable`.
 
     Raises
     ------
@@ -151,18 +154,18 @@ def open_table(path: Path) -> NumberTable:
     """
     files = part_files(path)
     if files == [path]:
-        return _open_file(path)
-    parts = [_open_file(file) for file in files]
+        return _open_file(path, is_header)
+    parts = [_open_file(file, is_header) for file in files]
     return PartedTable.of(path, parts, has_types=not all(map(is_text_table, parts)))
 
 
-def _open_file(path: Path) -> NumberTable:
+def _open_file(path: Path, is_header: HeaderRule | None) -> NumberTable:
     """Open one file by its suffix."""
     suffix = plain_suffix(path)
     if suffix in CSV_SUFFIXES:
         from gloader.convert.readers.csv_table import CsvTable  # imported late: pyarrow takes 30 MB
 
-        return CsvTable.open(path)
+        return CsvTable.open(path, is_header=is_header)
     if suffix in PARQUET_SUFFIXES:
         from gloader.convert.readers.parquet_table import open_parquet_table
 
@@ -175,6 +178,10 @@ def _open_file(path: Path) -> NumberTable:
         from gloader.convert.readers.matrix_market import MatrixTable
 
         return MatrixTable.open(path)
+    if suffix == TRIPLES_SUFFIX:
+        from gloader.convert.readers.ntriples import NTriples
+
+        return NTriples(path=path)
     raise SourceError(f"{path}: {unknown_format(path)}")
 
 

@@ -34,12 +34,15 @@ from gloader.dataset.column_values import Place, plain_column
 from gloader.errors import FeatureValueError, GraphError, ShapeError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
 
     from gloader.types import IdArray
+
+    # True for the fields of a first row that is a header.
+    HeaderRule: TypeAlias = Callable[[Sequence[str]], bool]
 
 
 # The type in which a column is read. "time" means any form of times in a file, which `to_seconds` converts.

@@ -45,6 +45,8 @@ def pictures_of(run: Training) -> ScorePictures:
     if values is None or int(values["num"]) == 0:
         return ScorePictures()
     kind, num = str(values["kind"]), int(values["num"])
+    if kind == "triples":
+        return ScorePictures(tables=((f"Ranks of {num:,} triples among all entities", _of_triples(values)),))
     split = f" of {num:,} nodes" + (f" of the split {values['split']!s}" if "split" in values else "")
     metrics = TextTable(
         header=("metric", "value"),
@@ -58,6 +60,16 @@ def pictures_of(run: Training) -> ScorePictures:
         charts, tables = _of_labels(values, run.name)
     drawn = tuple(chart for chart in charts if chart is not None)
     return ScorePictures(drawn, ((f"Scores{split}", metrics), *tables))
+
+
+def _of_triples(values: Mapping[str, Any]) -> TextTable:
+    """Return a table of the figures of both sides together, and of each side."""
+    sides = {str(side): figures for side, figures in _some(values["sides"].items())}
+    rows = tuple(
+        (str(metric), _figure(value), *(_figure(figures[metric]) for figures in sides.values()))
+        for metric, value in _some(values["metrics"].items())
+    )
+    return TextTable(header=("metric", "both", *sides), rows=rows)
 
 
 def _of_classes(values: Mapping[str, Any], name: str, split: str) -> Parts:

@@ -149,8 +149,8 @@ def embedding_demands(
             raise BudgetError(
                 f"the embedding of {each.node_type!r} has a cache of {format_bytes(num_bytes)}, and {unit} has up to "
                 f"{least:,} of its rows, which need {format_bytes(least * each_bytes)}: all rows of a batch are "
-                f"in memory until its step. Give the embedding cache={step_rows * each_bytes} or more, or use a "
-                "smaller batch size or fan-out"
+                "in memory until its step. Give it more memory, by NodeEmbedding(cache="
+                f"{step_rows * each_bytes}) or --embed-cache, or use a smaller batch size or fan-out"
             )
         demands.append(
             EmbeddingDemand(

@@ -10,7 +10,7 @@ import io
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -35,6 +35,30 @@ CHECKPOINT_VERSION = 3  # version of the content's entries, see `_content`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SavedEmbeddings:
+    """The tables and records that a checkpoint names."""
+
+    folder: Path  # it has a folder for each type
+    present: str  # the record of the rows to resume from
+    best: str  # the record of the rows that belong to the best weights
+
+    def to_json(self) -> dict[str, str]:
+        """Return the entry of a checkpoint; the folder is named as it is in the run's folder."""
+        return {"folder": self.folder.name, "present": self.present, "best": self.best}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, str], root: Path) -> Self:
+        """Return the inverse of `to_json`; ``root`` is the run's folder. KeyError or TypeError if it is malformed."""
+        folder, present, best = (content[name] for name in ("folder", "present", "best"))
+        if any(
+            not isinstance(name, str) or "/" in name or name.startswith(".")
+            for name in (folder, present, best)
+        ):
+            raise TypeError(f"the embeddings are named {content!r}")
+        return cls(folder=root / folder, present=present, best=best)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """A checkpoint file's content: plain tensors and JSON values."""
 
@@ -44,6 +68,7 @@ class Checkpoint:
     fingerprint: str  # the dataset's fingerprint
     weights: Mapping[str, torch.Tensor]  # the weights with the best validation figure so far
     progress: Mapping[str, Any]  # the state that `Trainer` needs to continue, with the present weights
+    embeddings: SavedEmbeddings | None = None  # the tables beside the checkpoint; None without embeddings
 
     @property
     def position(self) -> tuple[int, int]:
@@ -147,6 +172,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
 def _content(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the stored form of a checkpoint. `_parse` is the inverse."""
+    saved = checkpoint.embeddings
     return {
         "version": CHECKPOINT_VERSION,
         "run_id": checkpoint.run_id,
@@ -155,13 +181,15 @@ def _content(checkpoint: Checkpoint) -> dict[str, Any]:
         "fingerprint": checkpoint.fingerprint,
         "weights": dict(checkpoint.weights),
         "progress": dict(checkpoint.progress),
+        # Without embeddings there is no entry, as in checkpoints of earlier versions.
+        **({} if saved is None else {"embeddings": saved.to_json()}),
     }
 
 
 def _parse(content: Any, file: Path) -> Checkpoint:
     """Return the checkpoint in ``content``, read from ``file``. Raises CheckpointError for malformed content."""
     keys = {"version", "run_id", "settings", "spec", "fingerprint", "weights", "progress"}
-    if not isinstance(content, dict) or set(content) != keys:
+    if not isinstance(content, dict) or set(content) - {"embeddings"} != keys:
         raise CheckpointError(f"{file} is not a gloader checkpoint: it has other entries than {sorted(keys)}")
     # The version is checked first, because another version's entries may have other meanings.
     if content["version"] != CHECKPOINT_VERSION:
@@ -188,7 +216,15 @@ def _parse(content: Any, file: Path) -> Checkpoint:
         fingerprint=content["fingerprint"],
         weights=weights,
         progress=content["progress"],
+        embeddings=_parse_embeddings(content.get("embeddings"), file),
     )
+
+
+def _parse_embeddings(content: Any, file: Path) -> SavedEmbeddings | None:
+    try:
+        return None if content is None else SavedEmbeddings.from_json(content, file.parent)
+    except MALFORMED as error:
+        raise CheckpointError(f"the embeddings in {file} are malformed: {error!r}") from error
 
 
 def _parse_spec(content: Any, file: Path) -> AnyModelSpec:

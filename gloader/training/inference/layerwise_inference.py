@@ -21,6 +21,7 @@ import torch
 from gloader.device.seam import settle_vector_math
 from gloader.errors import ConfigError
 from gloader.samplers.graph import HeteroGraph
+from gloader.training.inference.embedded_features import EmbeddedFeatures
 from gloader.training.inference.layer_pass import InferenceRun
 from gloader.training.inference.layer_plan import plan_inference
 from gloader.training.inference.layer_rows import EmbeddedRows, iter_rows
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gloader.device import Device, DeviceTier
+    from gloader.loader.node_embedding import FrozenEmbedding
     from gloader.models import GraphNetwork
     from gloader.samplers import Topology
     from gloader.training.inference.layer_plan import Extent
@@ -61,7 +63,8 @@ class HeteroInference:
     device : the computing device; defaults to the network's device
     edge_features : (E, F_e) features of relations in edge order, which layers with edge features read in that order
     tiers : the loader's part of the device memory, with cached rows and perhaps the edges, by type; used if the
-        loader's device is the network's
+        loader's device is the network's, and there are no embeddings
+    embeddings : (N_t, D_t) trained rows of each type with an embedding, which are columns behind its features
     """
 
     graph: HeteroGraph
@@ -72,6 +75,7 @@ class HeteroInference:
     device: Device | None = None
     edge_features: Mapping[Relation, FeatureSource] = field(default_factory=dict)
     tiers: Mapping[str, DeviceTier] = field(default_factory=dict)
+    embeddings: Mapping[str, FrozenEmbedding] = field(default_factory=dict)
 
     @classmethod
     def of_one_type(
@@ -218,12 +222,17 @@ class HeteroInference:
 
     def _given(self) -> Given:
         """Return the inputs in the form that `place_inference` takes."""
+        joined = {
+            name: EmbeddedFeatures(embedding, self.features.get(name))
+            for name, embedding in self.embeddings.items()
+        }
         return Given(
             graph=self.graph,
-            features=self.features,
+            features={**self.features, **joined},
             budget_bytes=self.memory_budget_bytes,
             edge_features=self.edge_features,
-            tiers=self.tiers,
+            # A tier holds features alone.
+            tiers={} if joined else self.tiers,
             device=self.device,
         )
 

@@ -15,7 +15,7 @@ import pytest
 import shop
 
 from gloader.cli.main import main
-from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, TrainSettings
+from gloader.config import EmbedConfig, LinkConfig, LoaderSettings, ModelConfig, OptimConfig, TrainSettings
 from gloader.dataset import Dataset
 from gloader.errors import BudgetError, CheckpointError, ConfigError, StateError
 from gloader.training import train
@@ -130,6 +130,29 @@ def test_a_graph_of_one_type_is_learned_with_the_ages_of_its_rows(plain, tmp_pat
     fit(plain, "three", tmp_path, model=replace(MODEL, name="graphsage"))
     assert _result(tmp_path)["test_acc"] > 0.85
     assert load_checkpoint(tmp_path).spec.encoder.is_aged
+
+
+@pytest.mark.parametrize("kind", ["typed", "plain"])
+def test_rows_with_times_read_embeddings_and_are_evaluated_with_the_best_ones(
+    request: pytest.FixtureRequest, tmp_path, kind
+) -> None:
+    dataset = request.getfixturevalue(kind)
+    changes: dict[str, Any] = {
+        "model": replace(MODEL, name="rsage" if kind == "typed" else "graphsage"),
+        "optim": replace(OPTIM, epochs=4),
+        "loader": DRAWN.changed(memory_budget=1_500_000_000),
+    }
+    config = EmbedConfig(dims=dict.fromkeys(dataset.node_types, 4), lr=0.1)
+    found = [
+        fit(dataset, "past", tmp_path / str(cache), embed=replace(config, cache=cache), **changes).runs[0]
+        for cache in (None, 0.8)
+    ]
+    assert [each.loss for each in found[0].epochs] == [each.loss for each in found[1].epochs]
+    assert found[0].test_acc == found[1].test_acc
+    result = _result(tmp_path / "0.8")
+    rows = predicted(dataset, tmp_path / "0.8", "past.test")
+    known = shop.labels()["past"][1][shop.PARTS["test"]]
+    assert METRICS["acc"].compute(rows[:, 0], known).value == pytest.approx(result["test_acc"], abs=1e-6)
 
 
 def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(typed, tmp_path) -> None:
@@ -252,7 +275,7 @@ def test_a_network_that_reads_ages_needs_a_dataset_with_times_of_rows(typed, tmp
 
 def test_classes_of_rows_are_counted_in_the_memory_of_an_evaluation(typed) -> None:
     task = NodeTask.of(train.resolved_settings(settings("past"), typed), typed)
-    place: Any = SimpleNamespace(memory_budget_bytes=1000)
+    place: Any = SimpleNamespace(memory_budget_bytes=1000, embeddings={})
     with pytest.raises(BudgetError, match="the scores and labels of 80 rows, with a metric of them, take"):
         task.require_memory(None, place)
 
@@ -261,7 +284,7 @@ def test_rows_are_evaluated_in_batches_of_all_ranks(typed) -> None:
     """Draws depend on the batch, so the number of ranks does not change a score."""
     run = train.resolved_settings(settings("past", loader=DRAWN.changed(batch_size=12)), typed)
     rows = NodeTask.of(run, typed, world_size=3).rows
-    place: Any = SimpleNamespace(memory_budget_bytes=10**8)
+    place: Any = SimpleNamespace(memory_budget_bytes=10**8, embeddings={})
     inference: Any = rows.inference("test", place)
     assert inference.settings.sampling.batch_size == 36
     assert inference.settings.ranks.world_size == 1

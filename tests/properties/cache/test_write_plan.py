@@ -49,18 +49,20 @@ def _check_cases(part: int, num_cases: int) -> int:
 
 # What is broken, the kernels' text, and what takes its place.
 BREAKS = [
-    ("a late row is staged", "LATE if value == forward - 1 else TABLE", "TABLE"),
-    ("a forward row is staged", "FORWARD if value == forward else ", ""),
-    (
-        "a row goes forward to a later batch",
-        "target = to_int(records[slot, USE])",
-        "target = to_int(records[slot, USE]) + 1",
-    ),
+    ("a late row is staged", "LATE if entry == forward - 1 else TABLE", "TABLE"),
+    ("a forward row is staged", "FORWARD if entry == forward else ", ""),
+    ("a row goes forward to a later batch", "targets[index] = chain", "targets[index] = chain + 1"),
     ("a batch waits for one step less", "to_int(records[slot, LAST]) + 1)", "to_int(records[slot, LAST]))"),
     (
         "a batch evicts its own rows",
-        "records[value, LAST] = number\n            _append(value, pin,",
-        "records[value, LAST] = released - 1\n            _append(value, to_int(slots[position]),",
+        """                while far > batch and lengths[far] == 0:
+                    far -= 1
+                if far <= batch:
+""",
+        """                while far >= batch and lengths[far] == 0:
+                    far -= 1
+                if far < batch:
+""",
     ),
     (
         "the next plan forgets the forward rows",
@@ -68,7 +70,11 @@ BREAKS = [
         "pass\n",
     ),
     ("the next plan forgets the late rows", "values[cell(keys, row)] = to_int(base) - horizon - 1", "pass"),
-    ("a row keeps its slot after its eviction", "values[cell(keys, victim)] = forward", "pass"),
+    (
+        "a row keeps its slot after its eviction",
+        "values[cell(keys, victim)] = to_int(base) - horizon",
+        "pass",
+    ),
 ]
 
 

@@ -84,7 +84,7 @@ def test_a_flag_is_given_once(flag: str, command: str, capsys: pytest.CaptureFix
 
 
 def test_flags_that_are_meant_to_be_repeated_are_those_that_cannot_be_one_word() -> None:
-    """Every other flag that takes several values splits them at commas by itself."""
+    """Every other flag that takes several values splits them at commas by itself; --embed takes both forms."""
 
     def commands(app: App) -> Iterator[App]:
         for name in app:
@@ -96,6 +96,6 @@ def test_flags_that_are_meant_to_be_repeated_are_those_that_cannot_be_one_word()
         each for each in arguments if each.parse and each.name.startswith("-") and each.token_count()[1]
     ]
     assert {each.name for each in several if each.parameter.allow_repeating} == {
-        *("--symmetrize", "--reverse", "--edge-table", "--what-if", "--dims")
+        *("--symmetrize", "--reverse", "--edge-table", "--what-if", "--dims", "--embed")
     }
     assert all(each.parameter.converter for each in several if not each.parameter.allow_repeating)

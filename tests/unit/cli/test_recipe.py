@@ -12,7 +12,7 @@ from gloader.cli import main as cli
 from gloader.cli.failure import EXIT_USAGE
 from gloader.cli.recipe import load_recipe, nearest_key
 from gloader.cli.train import RunFlags
-from gloader.config import LoaderSettings, ModelConfig, OptimConfig
+from gloader.config import EmbedConfig, LoaderSettings, ModelConfig, OptimConfig
 from gloader.core.fanouts import checked_fanouts
 from gloader.errors import ConfigError
 
@@ -138,6 +138,31 @@ def test_fanouts_by_relation_and_of_all_together(
     assert cli.main(["train", "--config", str(path)]) == 0
     assert cli.main(["train", "--dataset", "builtin:digits", "--fanout", fanouts]) == 0
     assert {call.loader.sampling.fanouts for call in calls} == {checked_fanouts(fanouts)}
+
+
+@pytest.mark.parametrize("written", ["'author=64,32'", "{author: 64, '*': 32}", "[author=64, 32]"])
+def test_embeddings_by_type_in_a_recipe_are_those_of_the_flag(written: str, tmp_path: Path) -> None:
+    path = write(tmp_path, f"dataset: builtin:digits\nembed: {written}\n")
+    app = cli.build_app()
+    called = [
+        app.parse_args(words)[1].arguments["embed"]
+        for words in (
+            ["train", "--config", str(path)],
+            ["train", "--dataset", "x", "--embed", "author=64", "--embed", "32"],
+        )
+    ]
+    assert called[0] == called[1] == EmbedConfig(dims={"author": 64, "*": 32})
+
+
+def test_the_section_of_a_run_is_read_by_the_names_of_the_flags(tmp_path: Path) -> None:
+    path = write(tmp_path, "embeddings: {dims: {author: 64}, optimizer: adagrad, lr: 0.5, cache: 10%}\n")
+    known = {"embed", "embed-optimizer", "embed-lr", "embed-cache", "lr", "optimizer", "cache"}
+    assert load_recipe(path, known) == {
+        "embed": "author=64",
+        "embed-optimizer": "adagrad",
+        "embed-lr": "0.5",
+        "embed-cache": "10%",
+    }
 
 
 def error_line(capsys: pytest.CaptureFixture[str]) -> str:

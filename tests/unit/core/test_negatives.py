@@ -18,6 +18,7 @@ FORMS: list[tuple[str, Negatives | None]] = [
     ("uniform:5,strict", gloader.Uniform(5, strict=True)),
     ("binary:1.0", gloader.Binary()),
     ("binary:0.25,strict", gloader.Binary(0.25, strict=True)),
+    ("uniform:256,shared", gloader.Uniform(256, shared=True)),
     ("in_batch", gloader.InBatch()),
     ("table:wrong", gloader.Table("wrong")),
     ("table:a:b,strict", gloader.Table("a:b,strict")),
@@ -52,6 +53,8 @@ def test_spaces_and_whole_numbers_are_read(text: str, value: Negatives) -> None:
         "uniform:5,",
         "uniform:5,loose",
         "uniform:5,strict,strict",
+        "uniform:5,shared,strict",
+        "binary:1.0,shared",
         "binary",
         "binary:much",
         "in_batch:3",
@@ -79,6 +82,11 @@ def test_another_text_is_refused_with_what_is_allowed(text: str) -> None:
         (lambda: gloader.Uniform(True), r"^Uniform\(k=True\): k must be a whole number of at least 1$"),
         (lambda: gloader.Uniform(2.0), "k must be a whole number"),  # type: ignore[arg-type]
         (lambda: gloader.Uniform(1, strict=1), r"^Uniform\(strict=1\): strict must be True or False$"),  # type: ignore[arg-type]
+        (lambda: gloader.Uniform(1, shared=1), r"^Uniform\(shared=1\): shared must be True or False$"),  # type: ignore[arg-type]
+        (
+            lambda: gloader.Uniform(3, strict=True, shared=True),
+            r"^Uniform\(k=3, strict=True, shared=True\): .* a true end of one of them; leave strict out$",
+        ),
         (lambda: gloader.Binary(0), r"^Binary\(ratio=0\): ratio must be above 0 and at most 2,147,483,647$"),
         (lambda: gloader.Binary(-0.5), "ratio must be above 0"),
         (lambda: gloader.Binary(float("nan")), r"Binary\(ratio=nan\): ratio must be above 0"),

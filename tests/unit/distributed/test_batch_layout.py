@@ -16,7 +16,7 @@ from gloader.types import BatchId, BatchTypes, Block, Links, SampledBatch
 PLAIN = BatchTypes()
 
 
-def _links(num_pairs: int, dtype: str, *, has_times: bool = False) -> Links:
+def _links(num_pairs: int, dtype: str, *, has_times: bool = False, num_shared: int = 0) -> Links:
     rng = np.random.Generator(np.random.Philox(2))
     return Links(
         pairs=rng.integers(0, 99, (num_pairs, 2)).astype(np.int32),
@@ -24,11 +24,16 @@ def _links(num_pairs: int, dtype: str, *, has_times: bool = False) -> Links:
         edge_ids=rng.integers(-1, 2**60, num_pairs),
         num_positives=num_pairs // 3,
         times=rng.integers(-(2**40), 2**40, num_pairs // 3) if has_times else None,
+        shared=rng.integers(0, 99, (2, num_shared)).astype(np.int32) if num_shared else None,
     )
 
 
 LINKS = st.none() | st.builds(
-    _links, st.integers(0, 50), st.sampled_from(["float32", "int64"]), has_times=st.booleans()
+    _links,
+    st.integers(0, 50),
+    st.sampled_from(["float32", "int64"]),
+    has_times=st.booleans(),
+    num_shared=st.integers(0, 9),
 )
 
 
@@ -83,7 +88,7 @@ def _arrays(batch: SampledBatch) -> list[Any]:
     for block in batch.blocks:
         found += [block.indptr, block.indices, block.edge_ids, block.edge_weight]
     links = batch.links
-    told = [] if links is None else [links.pairs, links.labels, links.edge_ids, links.times]
+    told = [] if links is None else [links.pairs, links.labels, links.edge_ids, links.times, links.shared]
     return [*found, batch.trees, *told]
 
 
@@ -124,7 +129,7 @@ def test_a_batch_of_nodes_has_the_sizes_that_it_had() -> None:
     host = _batch([(3, 2, 5)], weighted=False)
     assert _sent(_shape(host)) == [3, 5, [9], [2], [[[3, 2, 5, False]]], 9, False, []]
     linked = _batch([(3, 2, 5)], weighted=False, links=_links(4, "int64"))
-    sizes = [3, 5, [9], [2], [[[3, 2, 5, False]]], 9, False, [[4, 1, "int64", False]]]
+    sizes = [3, 5, [9], [2], [[[3, 2, 5, False]]], 9, False, [[4, 1, "int64", False, 0]]]
     assert _sent(_shape(linked)) == sizes
 
 
@@ -172,26 +177,28 @@ NODES_ALONE: list[Any] = [0, 0, [1], [1], [], 1, False, []]
         [[]],
         [None],
         [[1, 1, "int64"]],
-        [[1, 1, "int64", 0]],
+        [[1, 1, "int64", 0, 0]],
         [[1, 1, "int64", True, None]],
-        [[1, 2, "int64", False]],
-        [[1, -1, "int64", False]],
-        [[-1, -1, "int64", False]],
-        [[True, 0, "int64", False]],
-        [[1, 1, "float64", False]],
+        [[1, 2, "int64", False, 0]],
+        [[1, 1, "int64", False]],
+        [[1, 1, "int64", False, -1]],
+        [[1, -1, "int64", False, 0]],
+        [[-1, -1, "int64", False, 0]],
+        [[True, 0, "int64", False, 0]],
+        [[1, 1, "float64", False, 0]],
         [[1, 1, ["int64"], False]],
         [{"num_pairs": 1}],
-        [[1, 1, "int64", True], [1, 1, "int64", True]],
+        [[1, 1, "int64", True, 0], [1, 1, "int64", True, 0]],
     ],
 )
 def test_what_are_no_sizes_of_links_is_refused(links: Any) -> None:
-    BatchShape.from_json([*NODES_ALONE[:-1], [[1, 1, "int64", True]]])
+    BatchShape.from_json([*NODES_ALONE[:-1], [[1, 1, "int64", True, 0]]])
     with pytest.raises(ValueError, match=r"not the sizes of (links|a batch)"):
         BatchShape.from_json([*NODES_ALONE[:-1], links])
 
 
 def test_links_that_are_longer_than_their_memory_are_refused() -> None:
     shape = _shape(_batch([], weighted=False, links=_links(4, "float32")))
-    large = [*_sent(shape)[:-1], [[2**40, 0, "float32", False]]]
+    large = [*_sent(shape)[:-1], [[2**40, 0, "float32", False, 0]]]
     with pytest.raises(RankError, match=r"sent a batch of \d+ B in"):
         read_batch(BatchShape.from_json(large), np.zeros(shape.num_bytes, dtype=np.uint8), PLAIN)

@@ -72,6 +72,67 @@ def test_each_node_is_equally_likely_to_be_a_negative() -> None:
         assert_uniform((one - other).reshape(-1) % 50, 50)
 
 
+def shared_ids(batch: BatchSeeds) -> np.ndarray:
+    """The wrong sources and destinations (2, k) of a batch of one type, as ids."""
+    assert batch.links is not None
+    assert batch.links.shared is not None
+    found: np.ndarray = batch.nodes[batch.links.shared]
+    return found
+
+
+def test_shared_negatives_are_drawn_once_for_a_batch_whatever_its_rows_are() -> None:
+    graph = random_graph(50, 6)
+    labels = np.array([7, 8, 9])
+    table = links_of(graph, [(3, 4), (9, 8), (5, 5)], labels=labels)
+    seeds = LinkSeeds(graph, table, negatives=Uniform(11, shared=True), seed=1)
+    made = batches(seeds, np.arange(3), 1000)
+    drawn = np.stack(list(map(shared_ids, made)))
+    np.testing.assert_array_equal(
+        drawn[:, 0], drawn[:, 1]
+    )  # of one type, wrong sources are wrong destinations too
+    assert_uniform(drawn[:, 0].reshape(-1), 50)
+    assert_uniform((drawn[1:, 0] - drawn[:-1, 0]).reshape(-1) % 50, 50)
+    for batch in made[:5]:
+        assert batch.links is not None
+        assert batch.links.labels.tolist() == [7, 8, 9]
+        assert batch.nodes[batch.links.pairs].tolist() == [[3, 4], [9, 8], [5, 5]]
+        assert len(batch.nodes) == len(np.unique(batch.nodes))
+    other = seeds.of(FIRST, np.array([2]))
+    np.testing.assert_array_equal(shared_ids(other), shared_ids(made[0]))
+    assert seeds.call_bytes(3) < LinkSeeds(graph, table, negatives=Uniform(11)).call_bytes(3)
+
+
+def test_shared_negatives_of_two_types_differ_by_end() -> None:
+    graph = typed_graph({"author": 40, "paper": 9}, [WRITES])
+    table = links_of(graph.relations[WRITES], [(3, 4), (9, 8)], relation=WRITES, reverse_relation=None)
+    batch = LinkSeeds(graph, table, negatives=Uniform(60, shared=True)).of(FIRST, np.arange(2))
+    assert batch.links is not None
+    assert batch.links.shared is not None
+    authors, papers = (batch.nodes[batch.nodes < 40], batch.nodes[batch.nodes >= 40] - 40)
+    sources, destinations = batch.links.shared
+    assert authors[sources].max() > 9 >= papers[destinations].max()
+    assert authors[batch.links.pairs[:, 0]].tolist() == [3, 9]
+    assert papers[batch.links.pairs[:, 1]].tolist() == [4, 8]
+    assert batch.links.labels.tolist() == [1, 1]  # a table without labels
+
+
+def test_shared_negatives_need_nodes_on_both_sides_and_no_times() -> None:
+    graph = typed_graph({"author": 0, "paper": 9}, [WRITES])
+    table = HeldLinks(relation=WRITES, reverse_relation=None, pairs=np.empty((0, 4), np.int64))
+    with pytest.raises(ConfigError, match=r"uniform:3,shared draws negatives from an empty type: 'author'"):
+        LinkSeeds(graph, table, negatives=Uniform(3, shared=True))
+    plain = random_graph(9, 2)
+    with pytest.raises(
+        ConfigError, match=r"uniform:3,shared: negatives that all edges of a batch share have no time"
+    ):
+        LinkSeeds(
+            plain,
+            links_of(plain, [(1, 2)], times=np.zeros(1, np.int64)),
+            negatives=Uniform(3, shared=True),
+            has_times=True,
+        )
+
+
 def test_both_ends_of_a_binary_negative_are_equally_likely_and_independent() -> None:
     graph = random_graph(12, 3)
     made = batches(

@@ -235,11 +235,15 @@ def test_seeds_of_any_integer_dtype(dtype: Any) -> None:
     assert sampler.sample(FIRST, np.array([5, 99], dtype=dtype)).nodes.tolist() == expected.nodes.tolist()
 
 
+def test_without_hops_a_batch_has_its_seeds_alone() -> None:
+    batch = NeighborSampler(random_graph(100, 9), []).sample(FIRST, np.array([5, 99]))
+    assert (batch.nodes.tolist(), batch.num_seeds, batch.blocks) == ([5, 99], 2, ())
+
+
 @pytest.mark.reliability("C9")
 @pytest.mark.parametrize(
     ("fanouts", "message"),
     [
-        ([], "fanouts is empty"),
         ([2**31 - 1], r"fanouts\[0\] is 2147483647; -1 takes all neighbours, and 2,147,483,646 is the most"),
         ([5, -2], r"fanouts\[1\] is -2; it must be at least 0, or -1"),
         ([2.0], r"fanouts\[0\] is 2.0; it must be an integer"),

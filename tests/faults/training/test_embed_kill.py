@@ -1,0 +1,35 @@
+"""A run with embeddings that is killed at any change of the disk resumes, and ends with the bits of a whole run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DRIVER = Path(__file__).parent / "embed_driver.py"
+
+
+def killed(step: int, folder: Path) -> dict:
+    done = subprocess.run(
+        [sys.executable, str(DRIVER), str(folder), str(step)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def check(found: dict, *, least: int) -> None:
+    assert found["kills"] >= least
+    assert found["wrong"] == []
+    assert found["rest"] == []
+
+
+def test_a_killed_run_resumes_with_the_same_bits(tmp_path: Path) -> None:
+    check(killed(53, tmp_path), least=3)
+
+
+@pytest.mark.long
+def test_a_run_killed_at_every_change_resumes_with_the_same_bits(tmp_path: Path) -> None:
+    check(killed(1, tmp_path), least=150)
