@@ -443,7 +443,7 @@ class WritePlanner:
     def _too_small(self, *readers: BatchReader) -> BudgetError:
         """Return the error for slots that cannot hold the rows of a step."""
         per_step = self._per_step
-        batches = [rows for reader in readers for rows in map(reader.read, range(len(reader)))]
+        batches = [reader.read(batch).copy() for reader in readers for batch in range(len(reader))]
         steps = [batches[first : first + per_step] for first in range(0, len(batches), per_step)]
         counts = [len(np.unique(np.concatenate(step))) for step in steps]
         largest, number = max(counts), self._next // per_step + counts.index(max(counts))
