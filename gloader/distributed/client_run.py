@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.dataset.topology import FEW_BYTES
@@ -22,12 +22,13 @@ from gloader.errors import ChannelClosedError, RankError
 from gloader.observe.instruments import Instruments
 from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.consumer import SENT_AHEAD, Consumer
-from gloader.pipeline.embed import Embed, TrainedEmbedding
+from gloader.pipeline.embed import Embed
 from gloader.pipeline.open.disk import feature_rows, open_edges, open_store
 from gloader.pipeline.open.embeddings import NO_EMBEDDINGS
 from gloader.pipeline.row_task import RowTask
 from gloader.pipeline.send import Send, SendFeed, Transfer
 from gloader.pipeline.threads import Channel, Failures, Pipeline, stage_thread, weak_method
+from gloader.pipeline.trained_embedding import TrainedEmbedding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from gloader.device import Device, DeviceTier
     from gloader.distributed.agree import Team
     from gloader.observe.timeline import RecentTimeline
+    from gloader.pipeline.embedding_rows import EmbeddingRows
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.open.device_rows import DryRun
     from gloader.pipeline.open.embeddings import GivenEmbeddings
@@ -257,7 +259,7 @@ class RemoteTier:
 
     def _train(
         self, embeddings: GivenEmbeddings, stack: ExitStack, *, num_ranks: int
-    ) -> tuple[TrainedEmbedding[ClientRows], ...]:
+    ) -> tuple[TrainedEmbedding, ...]:
         """Attach the host's slots to ``embeddings``, until ``stack`` closes."""
         trained = []
         for number, each in enumerate(embeddings.trained):
@@ -265,8 +267,8 @@ class RemoteTier:
             embedding = TrainedEmbedding(
                 name=each.node_type,
                 number=self._dataset.node_types.index(each.node_type),
-                rows=rows,
-                step=rows.step,
+                # A rank that does not load uses no more of the rows than `ClientRows` has.
+                rows=cast("EmbeddingRows", rows),
             )
             each.attach(embedding)
             stack.callback(each.detach)

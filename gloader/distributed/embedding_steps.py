@@ -24,7 +24,7 @@ from gloader.distributed.absent_table import elsewhere
 from gloader.distributed.shared_memory import create_segment, seal_contents
 from gloader.distributed.wire import Slots
 from gloader.errors import ChannelClosedError, StateError
-from gloader.pipeline.embedding_rows import BatchSlots
+from gloader.pipeline.superbatch import BatchSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -25,7 +25,7 @@ import torch
 
 from gloader.device.cuda import ONE_PIECE, CudaHostMemory, pin_in_place
 from gloader.errors import RankError
-from gloader.pipeline.embedding_rows import BatchSlots
+from gloader.pipeline.superbatch import BatchSlots
 from gloader.types import BatchId, Block, Links
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ import torch
 
 from gloader.core.flag_values import require_choice
 from gloader.core.ids import as_ids, outside
-from gloader.core.near_names import near_attributes, nearest
+from gloader.core.near_names import near_attributes, near_keywords, nearest
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.core.units import parse_bytes
 from gloader.dataset import Dataset
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.dataset.tables import NodeTable
-    from gloader.pipeline.embed import SlotRows, TrainedEmbedding
     from gloader.pipeline.embedding_optimizers import RowOptimizer
+    from gloader.pipeline.trained_embedding import TrainedEmbedding
     from gloader.ssd_store.os_io import StrPath
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import Delivered, IdArray
@@ -101,6 +101,7 @@ class NodeEmbedding:
         The folder cannot be created.
     """
 
+    @near_keywords
     def __init__(  # noqa: PLR0913 - public settings, each a keyword
         self,
         dataset: Dataset,
@@ -177,10 +178,11 @@ class NodeEmbedding:
         self._num_steps = table.num_steps
         self._recorded_steps = table.num_steps  # at the last record
         self._is_lost = False  # whether a failed run left the table without some of its rows
-        self._trained: TrainedEmbedding[SlotRows] | None = None  # serves the rows while a loader trains them
+        self._trained: TrainedEmbedding | None = None  # serves the rows while a loader trains them
         self._finalizer = weakref.finalize(self, _release, os.getpid(), table, temporary)
 
     @classmethod
+    @near_keywords
     def open(
         cls,
         dataset: Dataset,
@@ -465,7 +467,7 @@ class NodeEmbedding:
                 f"the embedding of {self.node_type!r} belongs to another dataset than {dataset.location}"
             )
 
-    def attach(self, trained: TrainedEmbedding[SlotRows]) -> None:
+    def attach(self, trained: TrainedEmbedding) -> None:
         """Let ``trained`` serve the rows until `detach`.
 
         Raises
@@ -507,7 +509,7 @@ class NodeEmbedding:
                 f"the embedding of {self.node_type!r} is closed; open it again with NodeEmbedding.open"
             )
 
-    def _require_trained(self, verb: str) -> TrainedEmbedding[SlotRows]:
+    def _require_trained(self, verb: str) -> TrainedEmbedding:
         """Return the service of a loader. Raises StateError if no loader trains the embedding."""
         self._require_open()
         if self._trained is None:

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from gloader.cache import DeviceShare, SlotCache
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.buffers import InterleavedRings, RowMatrix
-    from gloader.pipeline.embed import TrainedEmbedding
-    from gloader.pipeline.embedding_rows import BatchSlots, EmbeddingRows
-    from gloader.pipeline.superbatch import BatchJob, OrderedBatch, RunFeedback
+    from gloader.pipeline.superbatch import BatchJob, BatchSlots, OrderedBatch, RunFeedback
+    from gloader.pipeline.trained_embedding import TrainedEmbedding
     from gloader.types import AnyBatch, BatchId, CacheStep, FeatureSource, IdArray, ReadStats
 
 
@@ -59,7 +58,7 @@ class ReadMisses:
         feedback: RunFeedback,
         instruments: Instruments,
         brought: Sequence[bool] | None = None,
-        embeddings: Sequence[TrainedEmbedding[EmbeddingRows]] = (),
+        embeddings: Sequence[TrainedEmbedding] = (),
     ) -> None:
         self._ring = ring
         self._embeddings = embeddings

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from gloader.cache import DeviceCachePlan, SlotCache
     from gloader.core.signals import Cancellation
     from gloader.device import Device, DeviceTier
-    from gloader.pipeline.embedding_rows import BatchSlots, EmbeddingRows
+    from gloader.pipeline.embedding_rows import EmbeddingRows
+    from gloader.pipeline.superbatch import BatchSlots
     from gloader.plan.memory_plan import MemoryPlan
     from gloader.ssd_store import FeatureStore, RamFeatures
     from gloader.ssd_store.cost.io_rates import Calibration, IoRates

@@ -252,10 +252,8 @@ class RowPieces:
         with self._lock:
             places = np.flatnonzero(self._is_dirty)
             count = len(places)
-            for start in range(0, count, self.part_rows):
-                part = places[start : start + self.part_rows]
-                self._append(self._ids[part], self._gather(part))
-                self._is_dirty[part] = False
+            self._append_rows(places)
+            self._is_dirty[places] = False
             for part in self._all_parts():
                 if part.is_dirty.any():
                     self._append(part.ids[part.is_dirty], self._read(part)[part.is_dirty])
@@ -338,10 +336,7 @@ class RowPieces:
             self._write(self._spill, leaving)
         else:
             for batch, places in leaving:
-                dirty = places[self._is_dirty[places]]
-                for start in range(0, len(dirty), self.part_rows):
-                    part = dirty[start : start + self.part_rows]
-                    self._append(self._ids[part], self._gather(part))
+                self._append_rows(places[self._is_dirty[places]])
                 self._in_table[batch] = self._in_table.get(batch, 0) + len(places)
         for batch, places in leaving:
             self._clear(batch, places)
@@ -373,6 +368,12 @@ class RowPieces:
             part = _Part(pieces=pieces, owner=owner, ids=self._ids[places], is_dirty=self._is_dirty[places])
             self._parts.setdefault(batch, []).append(part)
             self._num_spilled += len(places)
+
+    def _append_rows(self, places: IdArray) -> None:
+        """Write the rows at ``places`` (n,) to the table."""
+        for start in range(0, len(places), self.part_rows):
+            part = places[start : start + self.part_rows]
+            self._append(self._ids[part], self._gather(part))
 
     def _gather(self, places: IdArray) -> NDArray[np.float32]:
         """Return a copy of the rows at ``places`` (n,)."""

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
-from gloader.pipeline.embed import TrainedEmbedding
 from gloader.pipeline.embedding_rows import EmbeddingRows, slot_bytes
 from gloader.pipeline.open.device_rows import LARGER_THAN_PROBED
 from gloader.pipeline.sample import count_rows, distinct_rows
+from gloader.pipeline.trained_embedding import TrainedEmbedding
 from gloader.plan.demand import EmbeddingDemand
 from gloader.ssd_store.embedding.embedding_table import table_bytes
 from gloader.ssd_store.embedding.row_pieces import WORK_BYTES, least_staging_bytes
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from gloader.dataset import Dataset
-    from gloader.pipeline.embed import FrozenRows, SlotRows
+    from gloader.pipeline.embed import FrozenRows
     from gloader.pipeline.embedding_optimizers import RowOptimizer
     from gloader.pipeline.other_ranks import TrainingRanks
     from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
@@ -79,7 +79,7 @@ class GivenEmbedding(Protocol):
         """Requested bytes of the slots, or None."""
         ...
 
-    def attach(self, trained: TrainedEmbedding[SlotRows]) -> None:
+    def attach(self, trained: TrainedEmbedding) -> None:
         """Let ``trained`` serve the embedding until `detach`. Raises ConfigError if another loader trains it."""
         ...
 
@@ -100,6 +100,12 @@ class GivenEmbeddings:
     def num_ranks(self) -> int:
         """R, the batches of a step."""
         return 1 if self.ranks is None else self.ranks.num_ranks
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The columns that each type gets."""
+        trained = {each.node_type: each.dim for each in self.trained}
+        return trained | {each.node_type: each.dim for each in self.frozen}
 
     @property
     def table_bytes(self) -> tuple[int, ...]:
@@ -179,8 +185,8 @@ def open_embeddings(
     stack: ExitStack,
     *,
     num_batches: int,
-    spills: Sequence[SpillFolder],
-) -> tuple[TrainedEmbedding[EmbeddingRows], ...]:
+    spills: Sequence[SpillFolder | None],
+) -> tuple[TrainedEmbedding, ...]:
     """Open the slots of the trained rows.
 
     Parameters
@@ -216,7 +222,7 @@ def open_embeddings(
             name=each.node_type,
             number=dataset.node_types.index(each.node_type),
             rows=rows,
-            step=rows.step if ranks is None else ranks.stepping(rows),
+            step=None if ranks is None else ranks.stepping(rows),
         )
         each.attach(trained)
         stack.callback(each.detach)

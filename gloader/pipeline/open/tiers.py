@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.device import Device, DeviceTier
     from gloader.pipeline.edge_sweeps import SweepTier
-    from gloader.pipeline.embed import FrozenRows, TrainedEmbedding
-    from gloader.pipeline.embedding_rows import EmbeddingRows
+    from gloader.pipeline.embed import FrozenRows
     from gloader.pipeline.open.disk import FeatureFile, TableFiles
     from gloader.pipeline.open.load_plan import MeasuredLoad
     from gloader.pipeline.other_ranks import ExchangeTier, OtherDevices, OtherMachines
+    from gloader.pipeline.trained_embedding import TrainedEmbedding
     from gloader.plan.demand import Demand
     from gloader.samplers import Topology
     from gloader.ssd_store import FeatureStore
@@ -88,7 +88,7 @@ class FeatureTier:
     ssd: tuple[SsdTable, ...] | None  # None for features in memory
     sweeps: SweepTier | None  # None if batches are sampled one by one
     exchange: ExchangeTier | None  # with other machines; None if this machine reads all missing rows
-    trained: tuple[TrainedEmbedding[EmbeddingRows], ...]  # the embeddings that the loader trains
+    trained: tuple[TrainedEmbedding, ...]  # the embeddings that the loader trains
     frozen: tuple[FrozenRows, ...]  # the embeddings that it only reads
     sampler_threads: int  # number of threads
     batches_in_flight: int  # maximum number of sampled batches that wait for their rows
