@@ -148,7 +148,15 @@ class EmbeddingRows:
         self._per_step = batches_per_step
         self.num_steps = table.num_steps
         self.counts = RowCounts()
-        self._pieces = RowPieces(table.width, num_bytes=staging_bytes, append=table.append, spill=spill)
+        # Every waiting row is an access of the superbatch in work or of the next one, and waits once.
+        most_waiting = min(table.num_rows, expected_accesses or table.num_rows)
+        self._pieces = RowPieces(
+            table.width,
+            num_bytes=staging_bytes,
+            most_spilled=most_waiting,
+            append=table.append,
+            spill=spill,
+        )
         memory = allocate(capacity * table.width * 4)[: capacity * table.width * 4]
         self._rows: NDArray[np.float32] = memory.view(np.float32).reshape(capacity, table.width)
         rows = torch.from_numpy(self._rows)
