@@ -176,7 +176,7 @@ class InTorch:
         else:
             grad: Any = weight.grad  # of a batch's rows, which are distinct: nothing has to be summed
             ids, values = grad._indices()[0], grad._values()  # noqa: SLF001 - without a copy
-            gloader.RowwiseAdagrad(lr=LR).apply(weight.detach(), self._state, ids, values, 1)
+            OPTIMIZERS["rowwise-adagrad"](lr=LR).apply(weight.detach(), self._state, ids, values, 1)
         weight.grad = None
 
     def counts(self) -> dict[str, int]:
@@ -298,7 +298,7 @@ class Watch:
     def __init__(self) -> None:
         self.peak = 0
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gloader-bench-watch")
+        self._thread = threading.Thread(target=self._run, name="gloader-bench-watch", daemon=True)
         self._thread.start()
 
     def begin(self) -> None:

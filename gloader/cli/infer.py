@@ -147,9 +147,7 @@ def infer(  # noqa: PLR0913 - each a flag
             import_writers()
         bare_bytes()
         if query_table is not None:
-            from gloader.cli.query_table import write_answers
-
-            write_answers(
+            _answer(
                 query_table,
                 opened,
                 checkpoint,
@@ -393,6 +391,45 @@ def _read_pairs(path: Path | None) -> "tuple[PairTable | None, IdArray | None]":
 
     table = PairTable.open(path)
     return table, None if table is not None else read_pairs(path)
+
+
+def _answer(
+    table: "QueryTable",
+    dataset: "Dataset",
+    checkpoint: Path,
+    out: Path,
+    screen: Screen,
+    *,
+    memory_budget: int,
+    device: str,
+    **choice: Any,
+) -> None:
+    """Write the answers to queries, and report the file. ``choice`` are the keywords of `write_answers`."""
+    from gloader.cli.query_table import write_answers
+    from gloader.observe.peak_memory import PeakMemory
+    from gloader.training.checkpoint.save import load_checkpoint
+    from gloader.training.knowledge_answers import open_ranker
+    from gloader.training.process import resolve_device
+
+    loaded = replace(load_checkpoint(checkpoint), progress={})
+    with (
+        PeakMemory() as peak,
+        beside_code(memory_budget) as left,
+        open_ranker(dataset, loaded, memory_budget_bytes=left, device=resolve_device(device)) as ranker,
+    ):
+        peak.keep_below(memory_budget)
+        count = write_answers(table, dataset, ranker, out, **choice)
+    screen.say(f"{count:,} answers to the queries of {table.table.path.name} in {out}")
+    screen.result(
+        {
+            "out": str(out),
+            "num_answers": count,
+            "asked": "heads" if table.asks_heads else "tails",
+            "dataset": dataset.location,
+            "peak_anonymous_bytes": peak.peak_bytes,
+            "memory_budget_bytes": memory_budget,
+        }
+    )
 
 
 def _read_queries(path: Path, out: Path) -> "QueryTable":

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from gloader.cli.screen import Screen
     from gloader.convert.readers.table_streams import NumberTable
     from gloader.dataset import Dataset
     from gloader.dataset.tables import NodeTable
@@ -132,36 +131,13 @@ class QueryTable:
 
 
 def write_answers(
-    table: QueryTable,
-    dataset: Dataset,
-    checkpoint: Path,
-    out: Path,
-    screen: Screen,
-    *,
-    k: int,
-    known: bool,
-    memory_budget: int,
-    device: str,
-) -> None:
-    """Answer all queries of ``table``, write the answers to ``out``, and report the file.
+    table: QueryTable, dataset: Dataset, ranker: TripleRanker, out: Path, *, k: int, known: bool
+) -> int:
+    """Write the answers to the queries of ``table`` to ``out``, a .csv or .parquet file. Return their number.
 
-    Parameters
-    ----------
-    table, dataset, k, known : see `QueryTable.answers`
-    checkpoint : a run folder or a checkpoint file
-    out : a .csv or .parquet file
-    screen : the command's screen
-    memory_budget : bytes for the command
-    device : "auto", or a torch device
+    The other parameters, and the errors, are those of `QueryTable.answers`.
     """
-    from dataclasses import replace
-
-    from gloader.cli.infer import beside_code
     from gloader.dataset.table_file import write_table
-    from gloader.observe.peak_memory import PeakMemory
-    from gloader.training.checkpoint.save import load_checkpoint
-    from gloader.training.knowledge_answers import open_ranker
-    from gloader.training.process import resolve_device
 
     count = 0
 
@@ -171,22 +147,5 @@ def write_answers(
             count += batch.num_rows
             yield batch
 
-    loaded = replace(load_checkpoint(checkpoint), progress={})
-    with (
-        PeakMemory() as peak,
-        beside_code(memory_budget) as left,
-        open_ranker(dataset, loaded, memory_budget_bytes=left, device=resolve_device(device)) as ranker,
-    ):
-        peak.keep_below(memory_budget)
-        write_table(out, counted())
-        screen.say(f"{count:,} answers to the queries of {table.table.path.name} in {out}")
-        screen.result(
-            {
-                "out": str(out),
-                "num_answers": count,
-                "asked": "heads" if table.asks_heads else "tails",
-                "dataset": dataset.location,
-                "peak_anonymous_bytes": peak.peak_bytes,
-                "memory_budget_bytes": memory_budget,
-            }
-        )
+    write_table(out, counted())
+    return count

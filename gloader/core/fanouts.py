@@ -22,6 +22,7 @@ from gloader.types import ANY_RELATION, CollectiveFanouts, Fanouts, Relation, Re
 # The largest count that a setting may have: it fits every integer argument of a kernel.
 MAX_COUNT: Final = 2**31 - 1
 _MAX_FANOUT: Final = 2**31 - 2  # local ids and offsets of a batch are int32
+_FANOUTS: Final = "fanouts"  # the setting as a whole, in messages
 _COLLECTIVE: Final = "collective:"  # prefix of collective fan-outs on the command line
 _EXAMPLE = "'author:writes:paper=25,20;*=10,5'"  # for messages
 
@@ -72,13 +73,13 @@ def checked_fanouts(fanouts: FanoutsLike) -> Fanouts:
     return checked_hops(fanouts)
 
 
-def checked_hops(fanouts: Any, *, noun: str = "fanouts") -> tuple[int, ...]:
+def checked_hops(fanouts: Any, *, noun: str = _FANOUTS) -> tuple[int, ...]:
     """Return ``fanouts`` as a tuple of integers, empty without hops. Messages call the setting ``noun``. Pure.
 
     Raises
     ------
     ConfigError
-        ``fanouts`` is no list, or an entry is not an integer >= -1.
+        ``fanouts`` is no list, or an entry is not an integer >= -1. Or it is empty, and not the setting as a whole.
     """
     if isinstance(fanouts, RelationFanouts | CollectiveFanouts | Mapping):
         raise ConfigError(
@@ -88,6 +89,8 @@ def checked_hops(fanouts: Any, *, noun: str = "fanouts") -> tuple[int, ...]:
     if isinstance(fanouts, (str, bytes)) or not hasattr(fanouts, "__iter__"):
         raise ConfigError(f"{noun} is {fanouts!r}; pass one integer per hop, such as [15, 10, 5]")
     checked = tuple(fanouts)
+    if not checked and noun != _FANOUTS:  # fan-outs of a part of the relations, which another part may have
+        raise ConfigError(f"{noun} is empty; pass one integer per hop, such as [15, 10, 5]")
     for hop, fanout in enumerate(checked):
         if isinstance(fanout, (bool, np.bool_)) or not isinstance(fanout, (int, np.integer)):
             raise ConfigError(f"{noun}[{hop}] is {fanout!r}; it must be an integer, -1 for all neighbours")

@@ -367,7 +367,7 @@ class BatchLoader(Generic[B]):
         tier = self._held.tier
         if not isinstance(tier, RemoteTier):
             parts.append("" if tier.exchange is None else tier.exchange.explain_run())
-            parts += [embedding.explain_run() for embedding in tier.trained]
+            parts += [embedding.explain_run(tier.facts.rates) for embedding in tier.trained]
         if self._dataset.mirrored is not None:
             parts.append(self._dataset.mirrored.explain_traffic())
         return "\n".join(filter(None, parts))

@@ -27,7 +27,7 @@ import torch
 
 from gloader.core.flag_values import require_choice
 from gloader.core.ids import as_ids, outside
-from gloader.core.near_names import near_attributes, nearest
+from gloader.core.near_names import near_attributes, near_keywords, nearest
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.core.units import parse_bytes
 from gloader.dataset import Dataset
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.dataset.tables import NodeTable
-    from gloader.pipeline.embed import TrainedEmbedding
     from gloader.pipeline.embedding_optimizers import RowOptimizer
+    from gloader.pipeline.trained_embedding import TrainedEmbedding
     from gloader.ssd_store.os_io import StrPath
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import Delivered, IdArray
@@ -94,6 +94,7 @@ class NodeEmbedding:
         The folder cannot be created.
     """
 
+    @near_keywords
     def __init__(  # noqa: PLR0913 - public settings, each a keyword
         self,
         dataset: Dataset,
@@ -165,6 +166,7 @@ class NodeEmbedding:
         self._finalizer = weakref.finalize(self, _release, os.getpid(), table, temporary)
 
     @classmethod
+    @near_keywords
     def open(
         cls,
         dataset: Dataset,

@@ -13,15 +13,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import numpy as np
+import torch
 
-from gloader.core.near_names import near_advice
+from gloader.core.near_names import near_advice, near_keywords
 from gloader.errors import ConfigError, StateError
 from gloader.pipeline.embedding_kernels import rowwise_adagrad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import torch
 
 
 class RowOptimizer(Protocol):
@@ -64,6 +63,7 @@ class RowOptimizer(Protocol):
         ...
 
 
+@near_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowwiseAdagrad:
     """Adagrad with one state value for each row: the sum over steps of the mean of squares of its gradient.
@@ -108,6 +108,7 @@ class RowwiseAdagrad:
         return _facts(self)
 
 
+@near_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adagrad:
     """Adagrad with a state value for each weight, with the bits of `torch.optim.Adagrad` on sparse gradients.
@@ -144,17 +145,21 @@ class Adagrad:
         num_steps: int,
     ) -> None:
         """Change the rows ``slots`` by one step, in place; see `RowOptimizer.apply`."""
-        sums = state.index_select(0, slots).add_(grad.pow(2))
-        state.index_copy_(0, slots, sums)
-        direction = grad.div(sums.sqrt_().add_(self.eps))
+        # Two temporary matrices are used again and again: the system provides the pages of new ones slowly.
+        direction = grad.pow(2)
+        rows = state.index_select(0, slots).add_(direction)
+        state.index_copy_(0, slots, rows)
+        torch.div(grad, rows.sqrt_().add_(self.eps), out=direction)
         rate = self.lr / (1 + (num_steps - 1) * self.lr_decay)
-        weights.index_copy_(0, slots, weights.index_select(0, slots).add_(direction, alpha=-rate))
+        torch.index_select(weights, 0, slots, out=rows)
+        weights.index_copy_(0, slots, rows.add_(direction, alpha=-rate))
 
     def facts(self) -> dict[str, Any]:
         """Return the name and the settings as JSON values."""
         return _facts(self)
 
 
+@near_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseAdam:
     """Adam on the rows of a batch alone, with the bits of `torch.optim.SparseAdam`.
@@ -197,15 +202,16 @@ class SparseAdam:
         beta1, beta2 = self.betas
         dim = grad.shape[1]
         means, squares = state[:, :dim], state[:, dim:]
-        old = means.index_select(0, slots)
-        mean = grad.sub(old).mul_(1 - beta1).add_(old)
+        rows = means.index_select(0, slots)
+        mean = grad.sub(rows).mul_(1 - beta1).add_(rows)
         means.index_copy_(0, slots, mean)
-        old = squares.index_select(0, slots)
-        square = grad.pow(2).sub_(old).mul_(1 - beta2).add_(old)
+        torch.index_select(squares, 0, slots, out=rows)
+        square = grad.pow(2).sub_(rows).mul_(1 - beta2).add_(rows)
         squares.index_copy_(0, slots, square)
         rate = self.lr * math.sqrt(1 - beta2**num_steps) / (1 - beta1**num_steps)
         change = mean.div_(square.sqrt_().add_(self.eps)).mul_(-rate)
-        weights.index_copy_(0, slots, weights.index_select(0, slots).add_(change))
+        torch.index_select(weights, 0, slots, out=rows)
+        weights.index_copy_(0, slots, rows.add_(change))
 
     def facts(self) -> dict[str, Any]:
         """Return the name and the settings as JSON values."""

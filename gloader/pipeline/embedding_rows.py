@@ -35,6 +35,7 @@ from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.signals import NEVER, Cancellation, SignalSafeCondition, uninterrupted
 from gloader.errors import ChannelClosedError, PlanError, ShapeError, StateError
 from gloader.pipeline.embedding_optimizers import check_same_optimizer
+from gloader.pipeline.superbatch import BatchSlots, StagedRows
 from gloader.ssd_store.embedding.piece_kernels import copy_rows
 from gloader.ssd_store.embedding.row_pieces import RowPieces, copy_matching
 
@@ -62,25 +63,6 @@ def slot_bytes(width: int) -> int:
     return 4 * width + write_slot_bytes() + _SLOT_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StagedRows:
-    """A superbatch whose rows of the table were read ahead."""
-
-    plan: WritePlan
-    # For each batch, and each of its `WritePlan.table_rows`: whether it was never trained, so that its formula makes it
-    is_new: tuple[NDArray[np.bool_], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BatchSlots:
-    """The slots of a batch's rows."""
-
-    number: int  # of the batch, counted from the planner's start or restart
-    slots: torch.Tensor  # (U,) int64, in batch order; a row that repeats has its slot again
-    order: torch.Tensor  # (V,) the first place of each distinct row, in ascending order of rows
-    repeats: torch.Tensor | None  # (2, U - V) the repeated places, and the first places of their rows
-
-
 @dataclass(slots=True, kw_only=True)
 class RowCounts:
     """Counts of an embedding since it was opened. A row counts at each of its loads and evictions."""
@@ -94,6 +76,10 @@ class RowCounts:
     evicted_table: int = 0  # rows evicted to the table
     evicted_clean: int = 0  # rows evicted without a write, because the table has them
     waited_s: float = 0.0  # seconds that loads waited for steps
+    num_superbatches: int = 0  # superbatches that were read ahead
+    num_batches: int = 0  # batches that were loaded
+    staged_s: float = 0.0  # seconds of reading ahead
+    loaded_s: float = 0.0  # seconds of evictions and loads
 
 
 class EmbeddingRows:
@@ -149,7 +135,15 @@ class EmbeddingRows:
         )
         self.num_steps = table.num_steps
         self.counts = RowCounts()
-        self._pieces = RowPieces(table.width, num_bytes=staging_bytes, append=table.append, spill=spill)
+        # Every waiting row is an access of the superbatch in work or of the next one, and waits once.
+        most_waiting = min(table.num_rows, expected_accesses or table.num_rows)
+        self._pieces = RowPieces(
+            table.width,
+            num_bytes=staging_bytes,
+            most_spilled=most_waiting,
+            append=table.append,
+            spill=spill,
+        )
         memory = allocate(capacity * table.width * 4)[: capacity * table.width * 4]
         self._rows: NDArray[np.float32] = memory.view(np.float32).reshape(capacity, table.width)
         rows = torch.from_numpy(self._rows)
@@ -180,6 +174,11 @@ class EmbeddingRows:
         return self.table.bytes_read + self._pieces.bytes_read
 
     @property
+    def bytes_spilled(self) -> int:
+        """Bytes written to the spill folder."""
+        return self._pieces.bytes_written
+
+    @property
     def bytes_written(self) -> int:
         """Bytes written to the table and the spill folder."""
         return self.table.bytes_written + self._pieces.bytes_written
@@ -197,6 +196,7 @@ class EmbeddingRows:
             The work was cancelled.
         """
         self._wait(lambda: self._evicted >= plan.staged_after, "the staging of an embedding")
+        begin = time.perf_counter()
         # A row and its batch are sorted as one number: faster than an indirect sort, and 8 bytes for each row.
         bits = len(plan).bit_length()
         pairs = np.empty(plan.num_loads_from(TABLE), np.int64)
@@ -223,6 +223,8 @@ class EmbeddingRows:
 
             dropped = self._pieces.add(ids, batches + plan.first, np.zeros(len(ids), np.bool_), read)
             is_new[_entries(batches, seen)[dropped]] = True
+        self.counts.num_superbatches += 1
+        self.counts.staged_s += time.perf_counter() - begin
         return StagedRows(plan=plan, is_new=tuple(np.split(is_new, bounds[1:-1])))
 
     def wait(self, staged: StagedRows, index: int, *, cancellation: Cancellation = NEVER) -> None:
@@ -260,7 +262,7 @@ class EmbeddingRows:
             The work was cancelled.
         """
         self.wait(staged, index, cancellation=cancellation)
-        step = staged.plan.batch(index)
+        step, begin = staged.plan.batch(index), time.perf_counter()
         with self._moving, self._breaking(f"the load of batch {step.number}"):
             self._require_whole()
             self._evict(step)
@@ -274,6 +276,8 @@ class EmbeddingRows:
                     f"batch {step.number} has row {int(rows.ascending[bad[0]])} in slot {int(step.slots[bad[0]])}, "
                     f"which holds row {int(self._tags[step.slots[bad[0]]])}"
                 )
+        self.counts.num_batches += 1
+        self.counts.loaded_s += time.perf_counter() - begin
         slots = np.empty(len(rows.rows), np.int64)
         slots[rows.order] = step.slots
         repeats = None

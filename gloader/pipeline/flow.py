@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gloader.observe.instruments import Instruments
-    from gloader.pipeline.embed import TrainedEmbedding
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.open.tiers import SsdTable
     from gloader.pipeline.sample import TraceEntry
     from gloader.pipeline.seeds import BatchStream
     from gloader.pipeline.superbatch import OrderedBatch, StagedSuperbatch
     from gloader.pipeline.threads import Feed
+    from gloader.pipeline.trained_embedding import TrainedEmbedding
 
 
 # Superbatches with plans, packs and staged rows: the executed superbatch and the next. A third superbatch would hide

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from gloader.cache import DeviceShare, SlotCache
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.buffers import InterleavedRings, RowMatrix
-    from gloader.pipeline.embed import TrainedEmbedding
-    from gloader.pipeline.embedding_rows import BatchSlots
-    from gloader.pipeline.superbatch import BatchJob, OrderedBatch, RunFeedback
+    from gloader.pipeline.superbatch import BatchJob, BatchSlots, OrderedBatch, RunFeedback
+    from gloader.pipeline.trained_embedding import TrainedEmbedding
     from gloader.types import AnyBatch, BatchId, CacheStep, FeatureSource, IdArray, ReadStats
 
 

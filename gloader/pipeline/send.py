@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from gloader.device import Device, Mark
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.buffers import RowMatrix
-    from gloader.pipeline.embedding_rows import BatchSlots
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.row_task import RowAnswers
     from gloader.pipeline.seeds import SeedLabels
+    from gloader.pipeline.superbatch import BatchSlots
     from gloader.types import AnyBatch, AnyReadyBatch, Block, Delivered, IdArray, Links, LocalArray
 
 

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
     from gloader.cache import CachePlan
     from gloader.observe.instruments import Instruments, Work
-    from gloader.pipeline.embed import TrainedEmbedding
     from gloader.pipeline.other_ranks import RowExchange
     from gloader.pipeline.superbatch import PlannedSuperbatch, RunFeedback
+    from gloader.pipeline.trained_embedding import TrainedEmbedding
     from gloader.ssd_store import FeatureStore, Packer
     from gloader.ssd_store.cost.io_rates import Calibration, IoRates
     from gloader.ssd_store.cost.strategy import Choice, MissCounts

@@ -33,13 +33,13 @@ from gloader.ssd_store.cost.io_rates import Calibration, learn_factor
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from numpy.typing import NDArray
 
     from gloader.cache import CachePlan, Trace
     from gloader.cache.write_plan import WritePlan
     from gloader.dataset.edge_passes import PassReport
     from gloader.pipeline.buffers import RowMatrix
-    from gloader.pipeline.embedding_rows import BatchSlots, StagedRows
     from gloader.ssd_store.cost.device_rates import RateLearner
     from gloader.ssd_store.cost.strategy import Choice
     from gloader.ssd_store.miss_sources import MissSource
@@ -118,6 +118,25 @@ class StagedTable:
     plan: CachePlan  # without its trace
     misses: MissSource  # `misses.cost` counts the staging
     choice: Choice  # the read method, with its predicted seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StagedRows:
+    """A superbatch whose rows of the table were read ahead."""
+
+    plan: WritePlan
+    # For each batch, and each of its `WritePlan.table_rows`: whether it was never trained, so that its formula makes it
+    is_new: tuple[NDArray[np.bool_], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BatchSlots:
+    """The slots of a batch's rows."""
+
+    number: int  # of the batch, counted from the planner's start or restart
+    slots: torch.Tensor  # (U,) int64, in batch order; a row that repeats has its slot again
+    order: torch.Tensor  # (V,) the first place of each distinct row, in ascending order of rows
+    repeats: torch.Tensor | None  # (2, U - V) the repeated places, and the first places of their rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,12 @@ full, the rows of the farthest batches leave it, a quarter of the array at a tim
 and nothing is written if the waiting rows fit in memory.
 
 A row that leaves goes to a file in the spill folder. Without a folder, or if the folder or the index of its rows is
-full, it goes to the table, which is read at the load. The index has 9 bytes in memory for each row in a file.
+full, it goes to the table, which is read at the load: a page for each row, several times slower.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass
 from functools import partial
@@ -35,9 +36,10 @@ if TYPE_CHECKING:
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import IdArray
 
+_LOG = logging.getLogger(__name__)
+
 _PLACE_BYTES: Final = 17  # bytes in memory for each place beside its row: id, links, flag, free list
-_INDEX_BYTES: Final = 9  # bytes in memory for each row in a file: id and flag
-_SPILLED: Final = 8  # rows in files for each place in memory, at most
+INDEX_BYTES: Final = 9  # bytes in memory for each row in a file: id and flag
 _LEAST_PLACES: Final = 16  # a quarter of the array is flushed, and two threads add a quarter each
 _PART_BYTES: Final = 2**20  # most bytes of rows that are copied, written to a file or read from it at once
 _CHUNK_BYTES: Final = 4 * 2**20  # most bytes of rows that are added at once, straight into their places
@@ -51,7 +53,7 @@ def least_staging_bytes(width: int) -> int:
 
 
 def _bytes_of_place(width: int) -> int:
-    return 4 * width + _PLACE_BYTES + _SPILLED * _INDEX_BYTES
+    return 4 * width + _PLACE_BYTES
 
 
 def copy_matching(
@@ -94,7 +96,8 @@ class RowPieces:
     Parameters
     ----------
     width : float32 values in a row
-    num_bytes : memory for waiting rows, beside `WORK_BYTES`
+    num_bytes : memory for waiting rows, beside `WORK_BYTES` and `INDEX_BYTES` for each row in a file
+    most_spilled : rows in files, at most
     append : writes rows to the table; called with ids (n,) and rows (n, width)
     spill : folder for the rows that do not fit in memory; None means that they go to the table
 
@@ -109,6 +112,7 @@ class RowPieces:
         width: int,
         *,
         num_bytes: int,
+        most_spilled: int = 2**62,
         append: Callable[[IdArray, NDArray[np.float32]], None],
         spill: SpillFolder | None,
     ) -> None:
@@ -123,6 +127,7 @@ class RowPieces:
         self._width = width
         self._append = append
         self._spill = spill
+        self._most_spilled = most_spilled
         self._lock = threading.RLock()  # guards everything below; held while files are written and read
         self._rows = aligned_bytes(size * 4 * width).view(np.float32).reshape(size, width)
         self._ids = np.full(size, -1, np.int64)  # -1: free, or not yet filled
@@ -138,6 +143,7 @@ class RowPieces:
         self._num_spilled = 0
         self._in_table: dict[int, int] = {}  # by batch: rows that left to the table
         self._lane: ReadLane | None = None
+        self._has_warned = False  # whether the log says that rows leave to the table
         self.bytes_read = 0  # of files
         self.bytes_written = 0  # to files
 
@@ -164,6 +170,8 @@ class RowPieces:
         ------
         BudgetError, SpillError, StoreError
             Other rows cannot be written to make room, or ``fill`` raised it.
+        PlanError
+            Rows for batches that are over fill the memory.
         """
         with self._lock:
             while self._num_free < len(ids):
@@ -252,10 +260,8 @@ class RowPieces:
         with self._lock:
             places = np.flatnonzero(self._is_dirty)
             count = len(places)
-            for start in range(0, count, self.part_rows):
-                part = places[start : start + self.part_rows]
-                self._append(self._ids[part], self._gather(part))
-                self._is_dirty[part] = False
+            self._append_rows(places)
+            self._is_dirty[places] = False
             for part in self._all_parts():
                 if part.is_dirty.any():
                     self._append(part.ids[part.is_dirty], self._read(part)[part.is_dirty])
@@ -326,22 +332,30 @@ class RowPieces:
                 leaving.append((batch, places))
                 count += len(places)
             batch -= 1
+        if not leaving:
+            raise PlanError(
+                f"rows wait for batches before batch {self._first}, which were loaded without them"
+            )
         # Each part ends on a page, so a file is at most a page for each batch longer than its rows.
         num_bytes = 4 * self._width * count + PAGE_BYTES * (
             len(leaving) + 4 * self._width * count // _PART_BYTES + 1
         )
         if (
             self._spill is not None
-            and self._num_spilled + count <= _SPILLED * len(self._free)
+            and self._num_spilled + count <= self._most_spilled
             and self._spill.room_bytes >= num_bytes
         ):
             self._write(self._spill, leaving)
         else:
+            if not self._has_warned:
+                self._has_warned = True
+                _LOG.warning(
+                    "rows of an embedding that wait for later batches do not fit in memory or in the spill folder: "
+                    "they are read again from the table, which takes several times longer; raise spill_budget, or give "
+                    "the embedding a larger cache"
+                )
             for batch, places in leaving:
-                dirty = places[self._is_dirty[places]]
-                for start in range(0, len(dirty), self.part_rows):
-                    part = dirty[start : start + self.part_rows]
-                    self._append(self._ids[part], self._gather(part))
+                self._append_rows(places[self._is_dirty[places]])
                 self._in_table[batch] = self._in_table.get(batch, 0) + len(places)
         for batch, places in leaving:
             self._clear(batch, places)
@@ -373,6 +387,12 @@ class RowPieces:
             part = _Part(pieces=pieces, owner=owner, ids=self._ids[places], is_dirty=self._is_dirty[places])
             self._parts.setdefault(batch, []).append(part)
             self._num_spilled += len(places)
+
+    def _append_rows(self, places: IdArray) -> None:
+        """Write the rows at ``places`` (n,) to the table."""
+        for start in range(0, len(places), self.part_rows):
+            part = places[start : start + self.part_rows]
+            self._append(self._ids[part], self._gather(part))
 
     def _gather(self, places: IdArray) -> NDArray[np.float32]:
         """Return a copy of the rows at ``places`` (n,)."""

@@ -192,14 +192,15 @@ def _plain(hint: Any) -> Any:
 
 def test_the_signature_of_the_loader_shows_every_keyword_with_its_default() -> None:
     parameters = inspect.signature(gloader.Loader).parameters
-    assert parameters.keys() == {"dataset", "seeds", "times", "table", "device_dry_run", *loader_defaults()}
+    own = {"dataset", "seeds", "times", "table", "embeddings", "device_dry_run"}
+    assert parameters.keys() == {*own, *loader_defaults()}
     required = {name for name, p in parameters.items() if p.default is inspect.Parameter.empty}
     assert required == {"dataset", "fanouts", "batch_size"}
     for name, default in loader_defaults().items():
         if name not in required:
             assert parameters[name].default == default
             assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
-    assert len(parameters) == len(LoaderSettings().keywords()) + 5
+    assert len(parameters) == len(LoaderSettings().keywords()) + len(own)
 
 
 def _train(app: App, words: list[str]) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
-from gloader.pipeline.embed import TrainedEmbedding
 from gloader.pipeline.embedding_rows import EmbeddingRows, slot_bytes
 from gloader.pipeline.open.device_rows import LARGER_THAN_PROBED
 from gloader.pipeline.sample import count_rows, distinct_rows
+from gloader.pipeline.trained_embedding import TrainedEmbedding
 from gloader.plan.demand import EmbeddingDemand
 from gloader.ssd_store.embedding.embedding_table import table_bytes
 from gloader.ssd_store.embedding.row_pieces import WORK_BYTES, least_staging_bytes
@@ -159,7 +159,7 @@ def open_embeddings(
     stack: ExitStack,
     *,
     num_batches: int,
-    spills: Sequence[SpillFolder],
+    spills: Sequence[SpillFolder | None],
 ) -> tuple[TrainedEmbedding, ...]:
     """Open the slots of the trained rows.
 

@@ -47,10 +47,11 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.device import Device, DeviceTier
     from gloader.pipeline.edge_sweeps import SweepTier
-    from gloader.pipeline.embed import FrozenRows, TrainedEmbedding
+    from gloader.pipeline.embed import FrozenRows
     from gloader.pipeline.open.disk import FeatureFile, TableFiles
     from gloader.pipeline.open.load_plan import MeasuredLoad
     from gloader.pipeline.other_ranks import ExchangeTier, OtherDevices, OtherMachines
+    from gloader.pipeline.trained_embedding import TrainedEmbedding
     from gloader.plan.demand import Demand
     from gloader.samplers import Topology
     from gloader.ssd_store import FeatureStore

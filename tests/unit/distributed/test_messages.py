@@ -23,11 +23,14 @@ BLOCKS = st.builds(BlockShape, num_src=SIZES, num_dst=SIZES, num_edges=SIZES, is
 COUNTS = st.lists(SIZES, max_size=3).map(tuple)
 HOPS = st.lists(st.lists(BLOCKS, max_size=3).map(tuple), max_size=3).map(tuple)
 LINKS = st.builds(
-    lambda pairs, others, dtype, has_times: LinkShape(pairs + others, pairs, dtype, has_times),
+    lambda pairs, others, dtype, has_times, shared: LinkShape(
+        pairs + others, pairs, dtype, has_times, shared
+    ),
     SIZES,
     SIZES,
     st.sampled_from(["float32", "int64"]),
     st.booleans(),
+    SIZES,
 )
 SHAPES = st.builds(
     BatchShape,
