@@ -118,7 +118,9 @@ class QueryTable:
         """Return the nodes (n,) of a column's keys; ``first`` is the number of the first row."""
         where, kind = f"--queries {self.table.path}, column {name!r}", nodes.key_kind
         if kind is None:
-            raise ConfigError(f"{nodes.name!r} nodes of the dataset have no keys, by which {where} names them")
+            raise ConfigError(
+                f"{nodes.name!r} nodes of the dataset have no keys, by which {where} names them"
+            )
         keys = key_values(key_chunk(column, kind, first_row=first, where=where), kind)
         ids = nodes.ids_of(keys, missing="-1")
         if (ids < 0).any():

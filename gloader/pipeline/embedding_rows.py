@@ -76,6 +76,10 @@ class RowCounts:
     evicted_table: int = 0  # rows evicted to the table
     evicted_clean: int = 0  # rows evicted without a write, because the table has them
     waited_s: float = 0.0  # seconds that loads waited for steps
+    num_superbatches: int = 0  # superbatches that were read ahead
+    num_batches: int = 0  # batches that were loaded
+    staged_s: float = 0.0  # seconds of reading ahead
+    loaded_s: float = 0.0  # seconds of evictions and loads
 
 
 class EmbeddingRows:
@@ -170,6 +174,11 @@ class EmbeddingRows:
         return self.table.bytes_read + self._pieces.bytes_read
 
     @property
+    def bytes_spilled(self) -> int:
+        """Bytes written to the spill folder."""
+        return self._pieces.bytes_written
+
+    @property
     def bytes_written(self) -> int:
         """Bytes written to the table and the spill folder."""
         return self.table.bytes_written + self._pieces.bytes_written
@@ -187,6 +196,7 @@ class EmbeddingRows:
             The work was cancelled.
         """
         self._wait(lambda: self._evicted >= plan.staged_after, "the staging of an embedding")
+        begin = time.perf_counter()
         # A row and its batch are sorted as one number: faster than an indirect sort, and 8 bytes for each row.
         bits = len(plan).bit_length()
         pairs = np.empty(plan.num_loads_from(TABLE), np.int64)
@@ -213,6 +223,8 @@ class EmbeddingRows:
 
             dropped = self._pieces.add(ids, batches + plan.first, np.zeros(len(ids), np.bool_), read)
             is_new[_entries(batches, seen)[dropped]] = True
+        self.counts.num_superbatches += 1
+        self.counts.staged_s += time.perf_counter() - begin
         return StagedRows(plan=plan, is_new=tuple(np.split(is_new, bounds[1:-1])))
 
     def wait(self, staged: StagedRows, index: int, *, cancellation: Cancellation = NEVER) -> None:
@@ -250,7 +262,7 @@ class EmbeddingRows:
             The work was cancelled.
         """
         self.wait(staged, index, cancellation=cancellation)
-        step = staged.plan.batch(index)
+        step, begin = staged.plan.batch(index), time.perf_counter()
         with self._moving, self._breaking(f"the load of batch {step.number}"):
             self._require_whole()
             self._evict(step)
@@ -264,6 +276,8 @@ class EmbeddingRows:
                     f"batch {step.number} has row {int(rows.ascending[bad[0]])} in slot {int(step.slots[bad[0]])}, "
                     f"which holds row {int(self._tags[step.slots[bad[0]]])}"
                 )
+        self.counts.num_batches += 1
+        self.counts.loaded_s += time.perf_counter() - begin
         slots = np.empty(len(rows.rows), np.int64)
         slots[rows.order] = step.slots
         repeats = None

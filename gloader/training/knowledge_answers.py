@@ -77,9 +77,13 @@ def answer_queries(
     given = entities.ids_of(tails if heads is None else heads)
     asked = of_relations.ids_of(relations)
     if len(given) != len(asked):
-        raise ShapeError(f"there are {len(given)} entities and {len(asked)} relations; a query has one of each")
+        raise ShapeError(
+            f"there are {len(given)} entities and {len(asked)} relations; a query has one of each"
+        )
     with open_ranker(dataset, checkpoint, memory_budget_bytes=memory_budget_bytes, device=device) as ranker:
-        parts = list(ranker.answers(queries(given, asked), asks_heads=heads is None, k=k, is_filtered=not known))
+        parts = list(
+            ranker.answers(queries(given, asked), asks_heads=heads is None, k=k, is_filtered=not known)
+        )
     ids = np.concatenate([np.empty((0, k), np.int64), *(ids for ids, _ in parts)])
     scores = np.concatenate([np.empty((0, k), np.float32), *(scores for _, scores in parts)])
     return entities.keys_of(np.maximum(ids, 0).reshape(-1)).reshape(ids.shape), scores

@@ -86,6 +86,12 @@ class GivenEmbeddings:
     frozen: tuple[FrozenRows, ...] = ()
 
     @property
+    def dims(self) -> dict[str, int]:
+        """The columns that each type gets."""
+        trained = {each.node_type: each.dim for each in self.trained}
+        return trained | {each.node_type: each.dim for each in self.frozen}
+
+    @property
     def table_bytes(self) -> tuple[int, ...]:
         """Bytes of all rows, for each embedding to train."""
         return tuple(_row_bytes(each) * each.table.num_rows for each in self.trained)

@@ -290,10 +290,11 @@ def test_a_budget_counts_the_rows(typed: Dataset) -> None:
             train(loader, [embedding], epochs=1)
     with gloader.NodeEmbedding(typed, "author", dim=DIM, cache=1000) as embedding:
         with pytest.raises(
-            BudgetError, match=r"the embedding of 'author' has a cache of 1 KB.* Give the embedding c"
+            BudgetError,
+            match=r"the embedding of 'author' has a cache of 1 KB.* NodeEmbedding\(cache=\d+\) or --embed-cache",
         ) as told:
             _loader(typed, embedding)
-        enough = int(str(told.value).split("cache=")[1].split()[0])
+        enough = int(str(told.value).split("cache=")[1].split(")")[0])
     with (
         gloader.NodeEmbedding(typed, "author", dim=DIM, cache=enough) as embedding,
         _loader(typed, embedding) as loader,
