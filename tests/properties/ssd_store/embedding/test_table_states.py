@@ -40,12 +40,12 @@ class Played:
             facts={"made": [1]},
             buffer_bytes=self.buffer_bytes,
         )
-        self.part = None  # the next merge
+        self.part = (0, 0, 0)  # the next merge: number of runs, the first to merge, and the last plus one
 
     def plan_merge(self, sizes, num_rows):
-        """Merge what was asked for, then nothing."""
-        part, self.part = self.part, None
-        return part
+        """Merge what was asked for, while there are so many runs as then."""
+        count, *part = self.part
+        return tuple(part) if count == len(sizes) else None
 
     def play(self, call, random):
         if self.records or call not in {"forget", "reopen", "read_another_record"}:
@@ -76,10 +76,11 @@ class Played:
         count = len(self.table._runs.runs)
         if count >= 2:
             first = int(random.integers(count - 1))
-            self.part = (first, int(random.integers(first + 2, count + 1)))
+            self.part = (count, first, int(random.integers(first + 2, count + 1)))
             self.table._runs.merge_if_due()
             self.table._runs.join()
             assert len(self.table._runs.runs) < count
+            self.part = (0, 0, 0)
 
     def reopen(self, random):
         name = random.choice(sorted(self.records))
