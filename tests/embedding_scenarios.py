@@ -314,12 +314,12 @@ def refused(
         next(iter(loader))
 
 
-def slow_step(dataset: str, rank: int, world: int, folder: str | Path, slow: int) -> None:
+def slow_step(dataset: str, rank: int, world: int, folder: str | Path, slow: int, **settings: Any) -> None:
     """Let all ranks but ``slow`` wait in a step, for two seconds."""
     opened = gloader.Dataset.open(dataset)
     with (
         NodeEmbedding(opened, dim=DIM, optimizer=Adagrad(lr=0.1)) as embedding,
-        gloader.Loader(opened, embeddings=embedding, **DEFAULTS, features="ram") as loader,
+        gloader.Loader(opened, embeddings=embedding, **(DEFAULTS | MODES["ram"] | settings)) as loader,
     ):
         for batch in loader:
             (leaf,) = batch.embedded.values()

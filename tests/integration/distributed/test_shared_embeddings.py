@@ -210,3 +210,11 @@ def test_a_ctrl_c_ends_the_wait_in_a_step(run: Run, on: int) -> None:
     assert ended[on].status == _INTERRUPTED
     assert ended[1 - on].status == 1
     assert ended[on].seconds < ended[1 - on].seconds
+
+
+def test_a_rank_that_all_wait_for_in_a_step_is_named(run: Run) -> None:
+    first, _ = run("slow_step", slow=1, stall_timeout_s=0.5)
+    assert (
+        "RankError: rank 1 did not call embedding.step(batch) within 0.5 s of rank 0; call it for"
+        in first.error
+    )
