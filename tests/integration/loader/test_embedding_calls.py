@@ -191,7 +191,7 @@ def test_a_failed_run_leaves_rows_that_say_so(
         def fail(*_: Any) -> None:
             raise StoreError("the disk fails")
 
-        monkeypatch.setattr(trained.rows, "_load", fail)
+        monkeypatch.setattr(trained.rows._pieces, "take", fail)
         with pytest.raises(StoreError, match="the disk fails"):
             train(loader, [embedding], epochs=1)
         with pytest.raises(StateError, match="open the embedding again from its last checkpoint"):
