@@ -134,9 +134,9 @@ def _summed(
         at = torch.from_numpy(inverse[start : start + len(slots)])
         start += len(slots)
         # The first gradient of a row is copied, and not added to 0: 0 + -0.0 is not -0.0.
-        is_first = is_empty[at]
-        total[at[is_first]] = grad[is_first]
-        total.index_add_(0, at[~is_first], grad[~is_first])
+        again = torch.nonzero(~is_empty[at]).squeeze(1)
+        added = total[at[again]] + grad[again]
+        total.index_copy_(0, at, grad).index_copy_(0, at[again], added)
         is_empty[at] = False
     return BatchSlots(number=number, slots=torch.from_numpy(places)), total
 
