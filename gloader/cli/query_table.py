@@ -52,8 +52,8 @@ class QueryTable:
         found = triple_columns(table.names) if table.has_names else {}
         if "relation" not in found or len(found) != 2:
             raise SourceError(
-                f"--queries {path} has the columns {listed(table.names)}; name two, head and relation to ask for tails, "
-                "or relation and tail to ask for heads"
+                f"--queries {path} has the columns {listed(table.names)}; name two, head and relation to ask for "
+                "tails, or relation and tail to ask for heads"
             )
         asks_heads = "tail" in found
         return cls(
@@ -117,7 +117,9 @@ class QueryTable:
         """Return the nodes (n,) of a column's keys; ``first`` is the number of the first row."""
         where, kind = f"--queries {self.table.path}, column {name!r}", nodes.key_kind
         if kind is None:
-            raise ConfigError(f"{nodes.name!r} nodes of the dataset have no keys, by which {where} names them")
+            raise ConfigError(
+                f"{nodes.name!r} nodes of the dataset have no keys, by which {where} names them"
+            )
         keys = key_values(key_chunk(column, kind, first_row=first, where=where), kind)
         ids = nodes.ids_of(keys, missing="-1")
         if (ids < 0).any():
