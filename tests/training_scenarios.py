@@ -20,7 +20,15 @@ from torch import distributed
 from typed_batches import full_batch, random_edges, small_schema
 
 from gloader.cli.main import main
-from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
+from gloader.config import (
+    EmbedConfig,
+    LinkConfig,
+    LoaderSettings,
+    ModelConfig,
+    OptimConfig,
+    StepConfig,
+    TrainSettings,
+)
 from gloader.dataset import Dataset
 from gloader.distributed.exchange import notes
 from gloader.distributed.exchange.exchange import Exchange
@@ -83,6 +91,7 @@ def train(
     links: dict[str, Any] | None = None,
     task: Any = "node",
     table: str | None = None,
+    embed: dict[str, Any] | None = None,
     **files: Any,
 ) -> dict[str, Any]:
     """Train, and return what came of it; with ``trouble`` on one rank, or ``odd`` settings of the model on rank 1."""
@@ -100,6 +109,7 @@ def train(
             task=task if links is None else "link",
             links=LinkConfig(**(links or {})),
             table=table,
+            embed=EmbedConfig(**(embed or {})),
         ),
         files=RunFiles(out=None if out is None else Path(out), **files),
         loader_factory=TroubledLoader.from_settings

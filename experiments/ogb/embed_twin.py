@@ -40,14 +40,13 @@ def main() -> int:
         _run(["-m", "gloader", "prepare", f"ogb:ogbn-mag@{folder}", str(folder / "data"), *reverses])
         rows = [_train(folder, cache, args.epochs) for cache in _CACHES]
     is_equal = all(row["bits"] == rows[0]["bits"] for row in rows)
-    table = "\n".join(
-        ["| rows in memory | validation | test | seconds | read | written |", "|---|---|---|---|---|---|"]
-        + [
-            f"| {row['cache']} | {row['valid']:.4f} | {row['test']:.4f} | {row['seconds']:.1f} | "
-            f"{format_bytes(row['bytes_read'])} | {format_bytes(row['bytes_written'])} |"
-            for row in rows
-        ]
-    )
+    lines = ["| rows in memory | validation | test | seconds | read | written |", "|---|---|---|---|---|---|"]
+    lines += [
+        f"| {row['cache']} | {row['valid']:.4f} | {row['test']:.4f} | {row['seconds']:.1f} | "
+        f"{format_bytes(row['bytes_read'])} | {format_bytes(row['bytes_written'])} |"
+        for row in rows
+    ]
+    table = "\n".join(lines)
     print(f"{table}\nequal bits: {is_equal}")
     if args.out is not None:
         found = {**provenance(), "scale": args.scale, "runs": rows, "is_equal": is_equal}
@@ -73,10 +72,8 @@ def _train(folder: Path, cache: str, epochs: int) -> dict[str, Any]:
         "--memory-budget",
         "2GB",
     ]
-    _run(
-        ["-m", "gloader", "train", "--dataset", str(folder / "data"), *recipe, *batch]
-        + ["--embed-cache", cache, "--out", str(out)]
-    )
+    files = ["--dataset", str(folder / "data"), "--out", str(out)]
+    _run(["-m", "gloader", "train", *files, *recipe, *batch, "--embed-cache", cache])
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     result = json.loads((out / "result.json").read_text())
     return {

@@ -19,6 +19,7 @@ import operator
 import os
 import weakref
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Union, cast, get_args
 
@@ -32,6 +33,8 @@ from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.core.units import parse_bytes
 from gloader.dataset import Dataset
 from gloader.dataset.table_file import is_table_file, write_rows, write_table
+from gloader.distributed import find_membership
+from gloader.distributed.absent_table import AbsentTable, elsewhere
 from gloader.errors import ConfigError, GloaderError, ShapeError, StateError
 from gloader.pipeline.embedding_optimizers import RowwiseAdagrad, check_same_optimizer, optimizer_from
 from gloader.pipeline.open.embeddings import GivenEmbeddings
@@ -69,6 +72,10 @@ class NodeEmbedding:
     `skip`, before the next batch is taken. One loader at a time trains an embedding; others take `frozen`.
 
     Creating a table writes no rows: a row without a version on the disk is computed from ``seed`` and its number.
+
+    The ranks of a machine, as of torchrun, train one table together. Each makes its embedding with the same arguments,
+    and rank 0 opens the table: `pieces`, `export`, `checkpoint` and `forget` are for rank 0 alone. A step takes the sum
+    of the gradients of all ranks.
 
     Parameters
     ----------
@@ -122,6 +129,15 @@ class NodeEmbedding:
             "dtype": dtype,
             "optimizer": optimizer.facts(),
         }
+        if not _has_table():
+            absent = AbsentTable(
+                num_rows=nodes.num_nodes,
+                initial=initial,
+                facts=facts,
+                folder=None if folder is None else Path(folder),
+            )
+            self._begin(nodes, absent, optimizer, cache_bytes, None)
+            return
         with uninterrupted():
             temporary, place = None, folder
             if place is None:
@@ -148,7 +164,7 @@ class NodeEmbedding:
     def _begin(
         self,
         nodes: NodeTable,
-        table: EmbeddingTable,
+        table: EmbeddingTable | AbsentTable,
         optimizer: RowOptimizer,
         cache_bytes: int | None,
         temporary: SpillFolder | None,
@@ -201,14 +217,18 @@ class NodeEmbedding:
         """
         cache_bytes = None if cache is None else parse_bytes(cache)
         with uninterrupted():
-            table = EmbeddingTable.open(Path(folder), record=record)
+            is_ours = _has_table()
+            table = EmbeddingTable.open(Path(folder), record=record, is_read_only=not is_ours)
             try:
                 nodes, known = _checked_facts(table, dataset, node_type, dim, optimizer)
                 embedding = cls.__new__(cls)
-                cls._begin(embedding, nodes, table, known, cache_bytes, None)
+                held = table if is_ours else AbsentTable.of(table)
+                cls._begin(embedding, nodes, held, known, cache_bytes, None)
             except BaseException:
                 table.close()
                 raise
+            if not is_ours:
+                table.close()
         return embedding
 
     @property
@@ -234,6 +254,8 @@ class NodeEmbedding:
     @property
     def folder(self) -> Path:
         """The folder of the table."""
+        if self._table.folder is None:
+            raise elsewhere("folder, which is temporary,")
         return self._table.folder
 
     @property
@@ -380,7 +402,8 @@ class NodeEmbedding:
             raise StateError(
                 f"a loader trains the embedding of {self.node_type!r}: close the loader before the embedding"
             )
-        if self._finalizer.alive and self._temporary is None and self._num_steps > self._recorded_steps:
+        is_kept = self._temporary is None and isinstance(self._table, EmbeddingTable)
+        if self._finalizer.alive and is_kept and self._num_steps > self._recorded_steps:
             logger.warning(
                 "%s: %d steps since the last record are lost; call checkpoint() before close() to keep them",
                 self.folder,
@@ -401,16 +424,29 @@ class NodeEmbedding:
         """Return the type, the sizes and the folder."""
         return (
             f"NodeEmbedding({self.node_type!r}, num_rows={self.num_rows:,}, dim={self.dim}, "
-            f"optimizer={self._optimizer}, folder={str(self.folder)!r})"
+            f"optimizer={self._optimizer}, folder={str(self._table.folder)!r})"
         )
 
     # The rest is for loaders, see `gloader.pipeline.open.embeddings.GivenEmbedding`.
 
     @property
     def table(self) -> EmbeddingTable:
-        """The stored rows, without the changes in slots."""
+        """The stored rows, without the changes in slots; StateError on a rank without the table."""
         self._require_open()
+        if isinstance(self._table, AbsentTable):
+            raise elsewhere("table")
         return self._table
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What ranks must have in common to train the embedding together, as JSON values."""
+        table = self._table
+        return {
+            **table.facts,
+            "initial": asdict(table.initial),
+            "num_steps": self.num_steps,
+            "cache": self._cache_bytes,
+        }
 
     @property
     def bytes_moved(self) -> tuple[int, int]:
@@ -586,7 +622,12 @@ def given_embeddings(dataset: Dataset, embeddings: Embeddings | None) -> GivenEm
     )
 
 
-def _release(pid: int, table: EmbeddingTable, temporary: SpillFolder | None) -> None:
+def _has_table() -> bool:
+    """Return whether this process opens an embedding's table: with several ranks only rank 0, for all of them."""
+    return find_membership("auto", None, None).rank == 0
+
+
+def _release(pid: int, table: EmbeddingTable | AbsentTable, temporary: SpillFolder | None) -> None:
     """Close a table, and remove its temporary folder. Does nothing in a forked child."""
     if os.getpid() != pid:
         return

@@ -77,6 +77,11 @@ class Embed:
         for embedding in self._trained:
             embedding.require_done()
 
+    def restart(self) -> None:
+        """Forget the last batch of a run that has ended, and make the trained rows ready for another run."""
+        for embedding in self._trained:
+            embedding.restart()
+
     def process(self, sent: SentBatch, ready: Delivered) -> Delivered:
         """Return ``ready`` with its trained rows; ``sent`` has their slots."""
         if not self._trained and not self._frozen:

@@ -1,8 +1,9 @@
 """The rows of an embedding while a run trains them: in slots, on their way to a later batch, or in the table.
 
 An embedding is the trainable rows of one node type; a row is its weights and the optimizer's state. A slot holds one
-row in memory. To load a row is to put it into a slot, to evict it is to take it out. A step is one optimizer step, one
-for each batch. A `WritePlan` says for each batch which rows leave their slots, where they go, and which rows come:
+row in memory. To load a row is to put it into a slot, to evict it is to take it out. A step is one optimizer step, for
+one batch or, with several ranks, for one batch of each rank. A `WritePlan` says for each batch which rows leave their
+slots, where they go, and which rows come:
 
 - to and from the table, `EmbeddingTable`;
 - forward to the known later batch that loads the row: it waits in `RowPieces`.
@@ -63,6 +64,11 @@ def slot_bytes(width: int) -> int:
     return 4 * width + write_slot_bytes() + _SLOT_BYTES
 
 
+# Steps between a load and the step under way, at most, with several ranks: batches for other ranks wait in no channel
+# with a bound. The stages hold fewer batches of each rank.
+_STEPS_AHEAD: Final = 8
+
+
 @dataclass(slots=True, kw_only=True)
 class RowCounts:
     """Counts of an embedding since it was opened. A row counts at each of its loads and evictions."""
@@ -93,11 +99,12 @@ class EmbeddingRows:
     table : all rows, as of the last checkpoint and later evictions
     optimizer : changes the rows
     capacity : C, the slots; at least the distinct rows of the largest batch
-    depth : batches whose rows may be loaded at the same time, as for `WritePlanner`
+    depth : steps whose rows may be loaded at the same time, as for `WritePlanner`
+    batches_per_step : R, batches of a step; R = 1 without other ranks
     spill : folder for waiting rows that do not fit in memory. None means that they go to the table
     staging_bytes : memory for waiting rows
     expected_accesses : rows in a superbatch and its look-ahead, as for `WritePlanner`
-    allocate : called with the slots' bytes; returns their memory, aligned
+    allocate : called once, with the slots' bytes; returns their memory, aligned
 
     Raises
     ------
@@ -107,13 +114,14 @@ class EmbeddingRows:
         The table was trained by another optimizer, or has another width than the optimizer needs.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a run's rows, each a keyword
         self,
         table: EmbeddingTable,
         optimizer: RowOptimizer,
         *,
         capacity: int,
         depth: int = 4,
+        batches_per_step: int = 1,
         spill: SpillFolder | None = None,
         staging_bytes: int,
         expected_accesses: int | None = None,
@@ -131,8 +139,13 @@ class EmbeddingRows:
         self.table = table
         self.optimizer = optimizer
         self.planner = WritePlanner(
-            table.num_rows, capacity, depth=depth, expected_accesses=expected_accesses
+            table.num_rows,
+            capacity,
+            depth=depth,
+            batches_per_step=batches_per_step,
+            expected_accesses=expected_accesses,
         )
+        self._per_step = batches_per_step
         self.num_steps = table.num_steps
         self.counts = RowCounts()
         # Every waiting row is an access of the superbatch in work or of the next one, and waits once.
@@ -153,10 +166,15 @@ class EmbeddingRows:
         # Held while rows move between slots, waiting rows and table. `step` does not take it: its rows do not move.
         self._moving = threading.RLock()
         self._changed = SignalSafeCondition()  # guards the three fields below
-        self._done = 0  # batches that have made their step or were skipped
+        self._done = 0  # steps that were made or skipped
         self._evicted = 0  # batches whose evictions are done
         self._is_cancelled = False
         self._broken = ""  # why the rows in memory may be incomplete
+
+    @property
+    def capacity(self) -> int:
+        """C, the slots."""
+        return len(self._tags)
 
     @property
     def dim(self) -> int:
@@ -182,6 +200,10 @@ class EmbeddingRows:
     def bytes_written(self) -> int:
         """Bytes written to the table and the spill folder."""
         return self.table.bytes_written + self._pieces.bytes_written
+
+    def rows_in(self, slots: torch.Tensor) -> torch.Tensor:
+        """Return the rows (n,) in ``slots`` (n,)."""
+        return torch.from_numpy(self._tags[slots.numpy()])
 
     def stage(self, plan: WritePlan, *, cancellation: Cancellation = NEVER) -> StagedRows:
         """Read the rows that ``plan`` loads from the table, each once, in ascending order. Called by the stage thread.
@@ -236,6 +258,9 @@ class EmbeddingRows:
             The work was cancelled.
         """
         wait_for, begin = int(staged.plan.waits[index]), time.perf_counter()
+        if self._per_step > 1:
+            step = (staged.plan.first + index) // self._per_step
+            wait_for = max(wait_for, step - _STEPS_AHEAD)
         self._wait(lambda: cancellation.is_set() or self._done >= wait_for, "a load of an embedding")
         cancellation.raise_if_set("a load of an embedding")
         self.counts.waited_s += time.perf_counter() - begin
@@ -469,12 +494,13 @@ class EmbeddingRows:
 
     def _require_next(self, slots: BatchSlots) -> None:
         """Raise StateError unless ``slots`` belong to the next batch to make a step."""
-        if slots.number > self._done:
+        step = slots.number // self._per_step
+        if step > self._done:
             raise StateError(
-                f"batch {slots.number - 1} of the embedding has made no step: call step(batch) after backward(), or "
-                "skip(batch), before the next batch is used"
+                f"batch {slots.number - self._per_step} of the embedding has made no step: call step(batch) after "
+                "backward(), or skip(batch), before the next batch is used"
             )
-        if slots.number < self._done:
+        if step < self._done:
             raise StateError(
                 f"batch {slots.number} of the embedding has already made its step; call step(batch) or skip(batch) "
                 "once for each batch"
@@ -551,7 +577,7 @@ class EmbeddingRows:
     def _apply(self, slots: BatchSlots, grad: torch.Tensor) -> None:
         """Change the batch's distinct rows."""
         distinct = slots.slots
-        if slots.repeats is not None:
+        if slots.repeats is not None and slots.order is not None:
             again, first = slots.repeats
             distinct = slots.slots[slots.order]
             index = torch.empty(1, len(slots.slots), dtype=torch.int64)

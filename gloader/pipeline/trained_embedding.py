@@ -21,6 +21,8 @@ from gloader.ssd_store.cost.profile import default_row_gap_bytes
 from gloader.ssd_store.embedding.embedding_table import default_buffer_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from gloader.cache import Trace
@@ -56,12 +58,21 @@ class TrainedEmbedding:
     name : the node type
     number : the node type's number
     rows : the rows
+    step : makes a batch's step, together with other ranks; None means `EmbeddingRows.step`
     """
 
-    def __init__(self, *, name: str, number: int, rows: EmbeddingRows) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        number: int,
+        rows: EmbeddingRows,
+        step: Callable[[BatchSlots, torch.Tensor | None], None] | None = None,
+    ) -> None:
         self.name = name
         self.number = number
         self.rows = rows
+        self._step = rows.step if step is None else step
         self._present: _Present | None = None  # the delivered batch, until its step
         self._counting = threading.Lock()  # guards the next field
         # Bytes read and written when the loader was opened, and at the last call of `count_bytes`.
@@ -187,7 +198,7 @@ class TrainedEmbedding:
     def _finish(self, present: _Present, grad: torch.Tensor | None) -> None:
         """Make the step, and mark the batch as done. A signal does not cut it."""
         with uninterrupted():
-            self.rows.step(present.slots, grad)
+            self._step(present.slots, grad)
             self._present = None
 
 

@@ -22,7 +22,7 @@ import torch
 from gloader.errors import CheckpointError, ConfigError
 from gloader.loader.node_embedding import FrozenEmbedding, NodeEmbedding
 from gloader.pipeline.embedding_optimizers import OPTIMIZERS
-from gloader.pipeline.open.embeddings import slot_bytes
+from gloader.pipeline.embedding_rows import slot_bytes
 from gloader.ssd_store.embedding.embedding_record import record_names
 from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
 from gloader.ssd_store.spill.claim import scratch_folder

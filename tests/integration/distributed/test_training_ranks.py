@@ -121,6 +121,19 @@ def test_two_ranks_train_over_several_types_as_one_does(
     assert longer["test_acc"] == whole["test_acc"]
 
 
+def test_two_ranks_train_embeddings_as_one_does(run: Run, papers: Path, tmp_path: Path) -> None:
+    """Their mean gradient, also of the rows; checkpoints and evaluations are those of the first rank."""
+    embed = {"dims": {"author": 5, "paper": 3}, "optimizer": "sparse-adam"}
+    whole = train(str(papers), model={"name": "rgcn"}, loader={"batch_size": 32}, embed=embed)
+    shared = {"dataset": str(papers), "model": {"name": "rgcn"}, "embed": embed, "out": str(tmp_path / "run")}
+    first, second = _results(run("train", **shared, optim={"epochs": 2}))
+    assert first["losses"] == pytest.approx(whole["losses"][:2], rel=1e-4)
+    assert second["losses"] == first["losses"]
+    longer, _ = _results(run("train", **shared, resume=True))
+    assert longer["losses"] == pytest.approx(whole["losses"], rel=1e-4)
+    assert longer["test_acc"] == whole["test_acc"]
+
+
 @pytest.fixture(scope="module")
 def of_kind(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A random graph of 200 nodes: rare labels 1, labels of which half are unknown, and the same in several types."""

@@ -270,7 +270,8 @@ def test_embeddings_are_refused(typed: Dataset, embedding: gloader.NodeEmbedding
     ):
         gloader.Loader(write_linked(tmp_path / "more", seed=1).dataset, embeddings=node, **GIVEN)
     with _raises(
-        ConfigError, "embeddings are trained by one process, and 2 ranks share the seeds; start one process"
+        ConfigError,
+        "this loader is for rank 0 of 2 without a process group, and ranks train an embedding together",
     ):
         _loader(typed, embedding, rank=0, world_size=2)
 

@@ -136,6 +136,7 @@ def test_a_table_has_the_newest_rows_and_those_of_its_records(num_rows, dim, sta
     with memory_folder() as folder, pytest.MonkeyPatch.context() as patch:
         played = Played(Path(folder), num_rows, dim, state, kind, max(buffer, num_rows // 20))
         patch.setattr(run_set, "plan_merge", played.plan_merge)
+        patch.setattr(run_merge, "MERGE_BYTES", 1)  # many steps
         try:
             for call, seed in calls:
                 played.play(call, np.random.default_rng(seed))

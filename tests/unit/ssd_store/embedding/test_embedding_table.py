@@ -24,7 +24,7 @@ from gloader.errors import (
     VersionError,
 )
 from gloader.ssd_store import EmbeddingTable, InitialRows, table_bytes
-from gloader.ssd_store.embedding import run_set
+from gloader.ssd_store.embedding import run_merge, run_set
 from gloader.ssd_store.format.manifest import KNOWN_FEATURES, parse_manifest, seal_manifest
 from gloader.testing.faults import FaultyOS
 
@@ -446,3 +446,49 @@ def test_the_memory_of_a_table_is_an_upper_bound(stored):
         assert 0 < table.resident_bytes < table_bytes(NUM_ROWS, WIDTH) - table_bytes(1, WIDTH)
     # 57 GB of rows: checksums and fences take less than a hundredth.
     assert table_bytes(111_000_000, 129) - table_bytes(1, 129) < 0.01 * 111_000_000 * 129 * 4
+
+
+def test_a_merge_of_newer_runs_in_many_steps_keeps_the_versions_in_older_ones(create, monkeypatch):
+    part = []
+    monkeypatch.setattr(run_set, "plan_merge", lambda sizes, _: tuple(part) if len(sizes) == 4 else None)
+    monkeypatch.setattr(run_merge, "MERGE_BYTES", 1)
+    table, rows = create(), ROWS.copy()
+    part[:] = [0, 2]
+    for shift, ids in enumerate(
+        np.split(np.arange(2000), [700])[1:] * 2 + [np.arange(0, 1400, 2), np.arange(100, 1500)]
+    ):
+        rows[ids] = ROWS[ids] + shift
+        table.append(ids, rows[ids])
+        table._runs.join()
+    assert [len(run) for run in table._runs.runs] == [1450, 1300, 1300]
+    out = np.empty_like(rows)
+    INITIAL.fill(np.arange(NUM_ROWS), out)
+    touched = np.union1d(np.arange(700, 2000), np.union1d(np.arange(0, 1400, 2), np.arange(100, 1500)))
+    out[touched] = rows[touched]
+    assert np.array_equal(read(table, range(NUM_ROWS)), out)
+
+
+def test_a_commit_forces_runs_then_names_then_the_record_then_its_name(create):
+    faulty = FaultyOS(calls={"fsync", "fsync_dir", "replace"})
+    table = create(os_io=faulty)
+    table.append(np.arange(1500), ROWS[:1500])
+    before = len(faulty.history)
+    table.commit("last", num_steps=1, facts={})
+    assert faulty.history[before:] == ["fsync"] * 4 + ["fsync_dir", "fsync", "replace", "fsync_dir"]
+    table.commit("last", num_steps=1, facts={})
+    assert faulty.history[before + 8 :] == ["fsync_dir", "fsync", "replace", "fsync_dir"]
+
+
+def test_files_of_both_versions_of_a_record_stay_after_a_commit_that_failed(stored):
+    faulty = FaultyOS(fail_at=1, calls={"replace"})
+    with EmbeddingTable.open(stored, buffer_bytes=20_000, os_io=faulty) as table:
+        for _ in range(2):
+            table.append(np.arange(NUM_ROWS), ROWS)
+        table._runs.join()
+        with pytest.raises(StoreWriteError, match="committing failed: Input/output error"):
+            table.commit("last", num_steps=8, facts={})
+        assert {"run-1.rows.npy", "run-3.rows.npy"} <= set(names(stored))
+        with EmbeddingTable.open(stored, is_read_only=True) as reader:
+            assert reader.num_steps == 7
+        table.commit("last", num_steps=8, facts={})
+        assert names(stored) == ["last.json", "run-3.rows.npy", "run-3.rows.pages"]
