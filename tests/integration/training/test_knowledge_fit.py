@@ -27,6 +27,7 @@ from gloader.loader import LinkLoader
 from gloader.training.checkpoint.save import load_checkpoint
 from gloader.training.knowledge_answers import answer_queries, open_ranker
 from gloader.training.knowledge_ranks import read_triples
+from gloader.training.predict import embed, predict
 from gloader.training.train import RunFiles, fit
 
 SETTINGS = TrainSettings(
@@ -151,6 +152,17 @@ def test_a_checkpoint_answers_for_its_own_graph_alone(world, run, tmp_path):
     other = prepare_parts(tmp_path, random_parts(num_entities=40, sizes=(400, 40, 40), seed=1))
     with pytest.raises(CheckpointError, match=r"is of another knowledge graph, .* and other triples or keys"):
         answer_queries(other, load_checkpoint(run), heads=["e1"], relations=["r1"])
+
+
+def test_a_model_of_triples_predicts_nothing_else(world, run):
+    checkpoint = load_checkpoint(run)
+    with pytest.raises(ConfigError, match="the checkpoint scores triples, and predicts nothing of nodes"):
+        predict(world, checkpoint)
+    with (
+        pytest.raises(ConfigError, match="the checkpoint scores triples"),
+        embed(world, checkpoint, layer=1, node_type="entity"),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(
