@@ -1,7 +1,7 @@
 """The loops in the planner of an embedding's slots. They check nothing; the caller checks ids, dtypes and capacities.
 
-`write_plan` explains the plan. A slot is pinned while one of the last batches used it. Each other slot is in one chain.
-Its first slots become victims first. The chains are
+`write_plan` explains the plan. A slot is pinned while a batch of one of the last steps used it. Each other slot is in
+one chain. Its first slots become victims first. The chains are
 
 - 0 to ``horizon`` - 1: slots of rows whose next use is this batch of the plan or of its look-ahead;
 - ``horizon``: slots of rows without a known next use, the one used last at the end;
@@ -279,7 +279,7 @@ def load(
     tails: NDArray[np.int32],
     lengths: NDArray[np.int32],
     far: int,
-    batch: int,
+    last: int,
     number: int,
     positions: NDArray[np.int32],
     start: int,
@@ -294,9 +294,10 @@ def load(
     Parameters
     ----------
     codes : (V,) the rows' next uses; gets -1 - s for a row that is loaded into slot s
-    batch, number : the batch's place in the plan, and its number since the planner's start
+    last : the place in the plan of the last batch of the batch's step
+    number : the batch's number since the planner's start
     positions : (L,) positions of the rows without a slot
-    wait_for : `WriteStep.wait_for` of the evictions so far
+    wait_for : the batches whose steps the evictions so far wait for
     victims : (>= L,) gets the row that each load evicts, -1 if its slot was empty
     targets : (>= L,) gets the batch of the plan that the evicted row goes forward to, -1 if there is none
     """
@@ -307,9 +308,9 @@ def load(
         if lengths[chain] == 0:
             chain = to_int(horizon)
             if lengths[chain] == 0:
-                while far > batch and lengths[far] == 0:
+                while far > last and lengths[far] == 0:
                     far -= 1
-                if far <= batch:
+                if far <= last:
                     return index, wait_for, far
                 chain = to_int(far)
         lane = (lane + 1) & _LANE

@@ -1,9 +1,10 @@
 """The plan of an embedding's slots: for each batch its evictions, its loads and the slots of its rows.
 
 An embedding is the trainable rows of one node type. Its storage on disk is the table. A slot holds one row in memory.
-To load a row is to put it into a slot, and to evict it is to take it out. A step is one optimizer step, one for each
-batch. All rows of a batch lie in slots from the batch's load until its step, so every row that is in no slot is loaded.
-`WritePlanner` plans one superbatch after another; its loops are in `write_kernels`.
+To load a row is to put it into a slot, and to evict it is to take it out. A step is one optimizer step, for one batch
+or, with several ranks, for one batch of each rank. All rows of a batch lie in slots from the batch's load until its
+step, so every row that is in no slot is loaded. `WritePlanner` plans one superbatch after another; its loops are in
+`write_kernels`.
 
 The victim of a load is the row whose next use is farthest (L. A. Belady, IBM Systems Journal 5(2), 1966, with mandatory
 admission). The rows of the last batches come last, because their steps may not be complete. The plan also says where
@@ -82,7 +83,7 @@ def _row_type(num_rows: int) -> np.dtype[np.int32] | np.dtype[np.int64]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WriteStep:
-    """What one batch does: first it waits, then it evicts, then it loads. Its rows are its distinct rows, ascending."""
+    """The work of one batch: first it waits, then it evicts, then it loads. Its rows are distinct and ascend."""
 
     number: int  # of the batch, counted from the planner's start or restart
     slots: NDArray[np.int32]  # (V,) slot of each of the batch's rows
@@ -91,7 +92,7 @@ class WriteStep:
     evict_slot: NDArray[np.int32]  # (E,)
     evict_row: IdArray  # (E,) the rows in these slots
     evict_to: IdArray  # (E,) number of the batch that gets the row in its forward piece, -1: to the table
-    wait_for: int  # the steps of the batches 0..wait_for-1 must be complete before the evictions
+    wait_for: int  # the steps 0..wait_for-1 must be complete before the evictions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -191,8 +192,9 @@ class WritePlanner:
     ----------
     num_rows : N, the rows of the embedding
     capacity : C, the slots
-    depth : the victims of batch b are rows whose last use is batch b - ``depth`` or an earlier one, if there are enough
-        of them. So a batch's load can begin before the steps of the ``depth`` - 1 batches before it.
+    depth : the victims of step s are rows whose last use is step s - ``depth`` or an earlier one, if there are enough
+        of them. So a step's loads can begin before the ``depth`` - 1 steps before it are complete.
+    batches_per_step : R, batches of a step. Step 0 has the batches 0..R-1. A row of a step is no victim in this step
     expected_accesses : rows in a superbatch and its look-ahead, see `PlannerTable.for_trace`. None means a table with
         an entry for every row.
 
@@ -203,15 +205,24 @@ class WritePlanner:
     """
 
     def __init__(
-        self, num_rows: int, capacity: int, *, depth: int = 4, expected_accesses: int | None = None
+        self,
+        num_rows: int,
+        capacity: int,
+        *,
+        depth: int = 4,
+        batches_per_step: int = 1,
+        expected_accesses: int | None = None,
     ) -> None:
         if not 1 <= capacity <= MAX_CAPACITY:
             raise ConfigError(f"capacity is {capacity}; it must be in 1..{MAX_CAPACITY} slots")
         if depth < 1:
-            raise ConfigError(f"depth is {depth}; it must be at least 1 batch")
+            raise ConfigError(f"depth is {depth}; it must be at least 1 step")
+        if batches_per_step < 1:
+            raise ConfigError(f"batches_per_step is {batches_per_step}; it must be at least 1")
         self._num_rows = num_rows
         self._capacity = capacity
         self._depth = depth
+        self._per_step = batches_per_step
         self._table = (
             PlannerTable(num_rows)
             if expected_accesses is None
@@ -269,22 +280,21 @@ class WritePlanner:
         Raises
         ------
         BudgetError
-            A batch has more rows than there are slots; the message has the largest batch's rows.
+            A step has more rows than there are slots; the message has the largest step's rows.
         PlanError
             A row is out of range, or repeats within a batch, or a batch is not in ascending order. The batches are not
-            those that the last plan was given as its look-ahead.
+            those that the last plan was given as its look-ahead. The last plan ended within a step.
         """
+        if self._next % self._per_step:
+            raise PlanError(
+                f"the last plan ended with batch {self._next - 1}, within a step of {self._per_step} batches; plan "
+                "whole steps"
+            )
         trace = accesses[:] if isinstance(accesses, Trace) else Trace(accesses)
         later = lookahead if isinstance(lookahead, Trace) else Trace(lookahead)
         window, beyond = (_reader(given, self._num_rows) for given in (trace, later))
-        lengths = np.concatenate([window.lengths, beyond.lengths])
-        largest = int(lengths.max(initial=0))
-        if largest > self._capacity:
-            raise BudgetError(
-                f"batch {self._next + int(lengths.argmax())} has {largest} distinct rows of the embedding, and its "
-                f"cache has {self._capacity} slots. All rows of a batch must be in slots: give the cache at least "
-                f"{largest} slots, or take smaller batches"
-            )
+        if max(window.lengths.max(initial=0), beyond.lengths.max(initial=0)) > self._capacity:
+            raise self._too_small(window, beyond)
         with np.errstate(over="ignore"):  # hashes wrap around: numpy warns if numba's compiler is disabled
             return self._plan(trace, window, beyond)
 
@@ -366,7 +376,7 @@ class WritePlanner:
 
         Returns each batch's sources, victims and targets, and `WritePlan.waits`.
         """
-        table, far = self._table, horizon - 1
+        table, far, per_step = self._table, horizon - 1, self._per_step
         largest = int(window.lengths.max(initial=0))
         entries, positions, targets = np.empty((3, largest), dtype=np.int32)
         sources = np.empty(largest, dtype=np.int8)
@@ -375,7 +385,8 @@ class WritePlanner:
         waits = np.zeros(len(parts), dtype=np.int64)
         for batch, codes in enumerate(parts):
             rows, number = window.read(batch), self._next + batch
-            if len(self._pinned) == self._depth:
+            step = number // per_step
+            while self._pinned and self._first_pinned(number) <= step - self._depth:
                 far = self._release(number, horizon, chains, far)
             num_loads = kernels.find(
                 rows,
@@ -402,7 +413,7 @@ class WritePlanner:
                     content,
                     *chains,
                     far,
-                    batch,
+                    min(batch + per_step - 1 - batch % per_step, horizon - 1),
                     number,
                     positions[:num_loads],
                     done,
@@ -412,8 +423,10 @@ class WritePlanner:
                 )
                 if done == num_loads:
                     break
+                if not self._pinned or self._first_pinned(number) == step:
+                    raise self._too_small(window)
                 far = self._release(number, horizon, chains, far)
-            waits[batch] = wait_for
+            waits[batch] = -(-wait_for // per_step)
             self._pinned.append(codes)
             loads.append((sources[:num_loads].copy(), victims[:num_loads].copy(), targets[:num_loads].copy()))
         return loads, waits
@@ -422,6 +435,25 @@ class WritePlanner:
         """Release the slots of the first pinned batch before batch ``number``. Return the new ``far``."""
         first = number - len(self._pinned)
         return int(kernels.release(self._pinned.popleft(), first, horizon, *chains, far))
+
+    def _first_pinned(self, number: int) -> int:
+        """Return the step of the first pinned batch before batch ``number``."""
+        return (number - len(self._pinned)) // self._per_step
+
+    def _too_small(self, *readers: BatchReader) -> BudgetError:
+        """Return the error for slots that cannot hold the rows of a step."""
+        per_step = self._per_step
+        batches = [reader.read(batch).copy() for reader in readers for batch in range(len(reader))]
+        steps = [batches[first : first + per_step] for first in range(0, len(batches), per_step)]
+        counts = [len(np.unique(np.concatenate(step))) for step in steps]
+        largest, number = max(counts), self._next // per_step + counts.index(max(counts))
+        unit, which = "batch", f"batch {number} has"
+        if per_step > 1:
+            unit, which = "step", f"the {per_step} batches of step {number}, one of each rank, have"
+        return BudgetError(
+            f"{which} {largest} distinct rows of the embedding, and its cache has {self._capacity} slots. All rows of "
+            f"a {unit} must be in slots: give the cache at least {largest} slots, or take smaller batches"
+        )
 
     def _keep_evictions(self, plan: WritePlan) -> None:
         """Keep the rows that the last plan left in forward pieces, and those that it evicted to the table."""

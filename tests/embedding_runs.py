@@ -130,6 +130,18 @@ def run(
         raise errors[0]
 
 
+def mean_of_squares(values: NDArray[np.float32]) -> np.float32:
+    """Return the mean of squares of a row, added in the order of `RowwiseAdagrad`."""
+    whole = len(values) // 8 * 8
+    lanes = np.zeros(8, np.float32)
+    for block in values[:whole].reshape(-1, 8):
+        lanes += block * block
+    total = np.float32(0)
+    for square in [*lanes, *(values[whole:] ** 2)]:
+        total += square
+    return total / np.float32(len(values))
+
+
 @dataclass
 class Oracle:
     """The same training by `torch.nn.Embedding`."""
@@ -164,10 +176,7 @@ class Oracle:
         weights, state = self.embedding.weight.detach().numpy(), self.state.numpy()
         lr, eps = np.float32(self.optimizer.lr), np.float32(self.optimizer.eps)
         for row, values in zip(summed.indices()[0].numpy(), summed.values().numpy(), strict=True):
-            squares = np.float32(0)
-            for value in values:
-                squares += value * value
-            state[row, 0] += squares / np.float32(len(values))
+            state[row, 0] += mean_of_squares(values)
             weights[row] -= lr / (np.sqrt(state[row, 0]) + eps) * values
 
     @property

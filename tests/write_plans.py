@@ -26,7 +26,7 @@ class Run:
     superbatches: list[Superbatch]
     has_lookahead: list[bool]  # whether each plan knows the next superbatch
     num_loaded: int  # batches that are loaded before the restart
-    num_stepped: int  # batches whose step is done before the restart
+    num_stepped: int  # batches that are loaded before the last step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,7 @@ class Case:
     num_rows: int
     capacity: int
     depth: int
+    per_step: int  # batches of a step
     runs: list[Run]
 
 
@@ -45,12 +46,13 @@ def random_case(rng: np.random.Generator) -> Case:
     largest = int(rng.integers(1, min(num_rows, 8) + 1))
     hubs = rng.random(num_rows) ** int(rng.integers(1, 6))
     before: Rows = []
+    per_step = int(rng.choice([1, 1, 2, 3]))
     runs = []
     for _ in range(rng.integers(1, 4)):
         superbatches = []
         for _ in range(rng.integers(1, 5)):
             superbatch = []
-            for _ in range(rng.integers(0, 7)):
+            for _ in range(per_step * int(rng.integers(0, 7 if per_step == 1 else 4))):
                 kept = [row for row in before if rng.random() < 0.4]
                 num_drawn = int(rng.integers(largest // 2, largest + 1)) if rng.random() < 0.9 else 0
                 drawn = rng.choice(num_rows, num_drawn, replace=False, p=hubs / hubs.sum())
@@ -68,9 +70,16 @@ def random_case(rng: np.random.Generator) -> Case:
                 num_stepped=int(rng.integers(0, num_loaded + 1)) if is_cut else num_loaded,
             )
         )
-    sizes = [len(rows) for run in runs for superbatch in run.superbatches for rows in superbatch]
+    sizes = [
+        len({row for rows in superbatch[first : first + per_step] for row in rows})
+        for run in runs
+        for superbatch in run.superbatches
+        for first in range(0, len(superbatch), per_step)
+    ]
     capacity = max([1, *sizes]) + int(rng.choice([0, 0, 1, 2, 4, 12]))
-    return Case(num_rows=num_rows, capacity=capacity, depth=int(rng.integers(1, 5)), runs=runs)
+    return Case(
+        num_rows=num_rows, capacity=capacity, depth=int(rng.integers(1, 5)), per_step=per_step, runs=runs
+    )
 
 
 @dataclass(slots=True)
@@ -84,6 +93,7 @@ class Model:
 
     num_rows: int
     capacity: int
+    per_step: int
     is_eager: bool
     newest: list[int] = field(init=False)
     table: list[int] = field(init=False)
@@ -111,9 +121,9 @@ class Model:
                         staged.setdefault((other.first, row), []).append(self.table[row])
             step, rows = plan.batch(index), plan.accesses[index].tolist()
             assert step.number == number
-            assert step.wait_for <= number, "a batch waits for itself"
+            assert step.wait_for <= number // self.per_step, "a batch waits for its own step"
             while stepped < step.wait_for:
-                self._step(placed[stepped])
+                self._step(placed, stepped)
                 stepped += 1
             self._evict(step, rows)
             loads = dict(zip(step.load_pos.tolist(), step.load_from.tolist(), strict=True))
@@ -141,14 +151,14 @@ class Model:
             assert not piece, "a forward piece has rows that nothing loads"
             placed.append(dict(zip(rows, step.slots.tolist(), strict=True)))
             if self.is_eager:
-                while stepped < min(number + 1, run.num_stepped):
-                    self._step(placed[stepped])
+                while stepped < min(number + 1, run.num_stepped) // self.per_step:
+                    self._step(placed, stepped)
                     stepped += 1
             if index == len(plan) - 1:
                 after = {slot: row for slot, row in enumerate(plan.resident_after.tolist()) if row >= 0}
                 assert after == {slot: row for slot, (row, _) in self.slots.items()}
-        for rows_of_batch in placed[stepped : run.num_stepped]:
-            self._step(rows_of_batch)
+        for number in range(stepped, run.num_stepped // self.per_step):
+            self._step(placed, number)
 
     def restart(self) -> list[int]:
         """Bring all forward rows to the table. Return the row in each slot, -1 if empty."""
@@ -158,13 +168,17 @@ class Model:
         self.forward.clear()
         return [self.slots.get(slot, (-1, 0))[0] for slot in range(self.capacity)]
 
-    def _step(self, placed: dict[int, int]) -> None:
-        """Read all rows of a batch and write their next versions, at its step."""
-        for row, slot in placed.items():
-            assert self.slots.get(slot) == (row, self.newest[row]), (
-                "a batch's row left its slot before the step"
-            )
-        for row, slot in placed.items():
+    def _step(self, placed: list[dict[int, int]], number: int) -> None:
+        """Read all rows of the batches of a step, and write their next versions."""
+        first = number * self.per_step
+        of_step: dict[int, int] = {}
+        for rows in placed[first : first + self.per_step]:
+            for row, slot in rows.items():
+                assert self.slots.get(slot) == (row, self.newest[row]), (
+                    "a batch's row left its slot before the step"
+                )
+            of_step |= rows
+        for row, slot in of_step.items():
             self.newest[row] += 1
             self.slots[slot] = (row, self.newest[row])
 
@@ -186,9 +200,13 @@ class Model:
 def check(case: Case, *, expected_accesses: int | None = None) -> int:
     """Plan the case's runs and execute them with steps as early and as late as possible. Return the loads."""
     planner = WritePlanner(
-        case.num_rows, case.capacity, depth=case.depth, expected_accesses=expected_accesses
+        case.num_rows,
+        case.capacity,
+        depth=case.depth,
+        batches_per_step=case.per_step,
+        expected_accesses=expected_accesses,
     )
-    models = [Model(case.num_rows, case.capacity, is_eager) for is_eager in (True, False)]
+    models = [Model(case.num_rows, case.capacity, case.per_step, is_eager) for is_eager in (True, False)]
     for run in case.runs:
         plans = []
         for index, superbatch in enumerate(run.superbatches):

@@ -1,8 +1,8 @@
 """Trained rows without a plan: a file with a cache of least recently used rows.
 
 The file has a row every ``stride`` bytes, a multiple of the sector: one direct request reads or writes a row, and
-nothing is read in order to write. One io_uring has up to 128 requests in flight. A missing row's read begins as soon as the row
-before it in its slot is written. Rows are read when a batch is asked for; nothing looks ahead.
+nothing is read in order to write. One io_uring has up to 128 requests in flight. A missing row's read begins as soon as
+the row before it in its slot is written. Rows are read when a batch is asked for; nothing looks ahead.
 """
 
 from __future__ import annotations

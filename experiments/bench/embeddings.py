@@ -90,7 +90,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--fanouts", type=int, nargs="*", default=[10, 10])
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--share", type=float, default=0.1, help="of the table, in the cache")
-    parser.add_argument("--budget", type=parse_bytes, default=parse_bytes("1GB"), help="of a loader")
+    parser.add_argument("--budget", type=parse_bytes, default=parse_bytes("1.5GB"), help="of a loader")
     parser.add_argument("--superbatch", type=int, help="batches that are planned together")
     parser.add_argument("--quick", action="store_true", help="one round, smaller graphs")
     parser.add_argument("--out", type=Path, help="two files, .md and .json")

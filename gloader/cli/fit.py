@@ -294,7 +294,12 @@ def _dataset_facts(question: "DatasetQuestion", least: "RunBudget") -> list[tupl
     data, parts = question.dataset, _parts(least)
     # A share of the weights, and so of the model's bytes, are learned rows.
     learned = int(question.learned_share * least.model_bytes)
-    rows = f", {format_bytes(learned)} of it learned rows of nodes without features" if learned else ""
+    rows = ""
+    if learned:
+        rows = (
+            f", {format_bytes(learned)} of it learned rows of nodes without features (gloader train --embed DIM keeps "
+            "such rows on the SSD)"
+        )
     purposes = {
         "model": f"weights, the best so far and the optimiser's two moments{rows}",
         "step": f"a training step (activations and gradients, {format_bytes(least.step_bytes)}) or an evaluation",

@@ -18,12 +18,14 @@ from rich.table import Table
 from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, cell, numbers
 from gloader.cli.train import open_or_prepare, require_one_type
 from gloader.config import ObjectSettings
-from gloader.core.flag_values import SWITCH, Fanout, Size
+from gloader.core.flag_values import EVERY_TYPE, SWITCH, EmbedDims, Fanout, Size
+from gloader.core.malformed import shown
 from gloader.core.units import format_bytes, format_seconds
+from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
     from gloader.dataset import Dataset
-    from gloader.lab.inspect import Inspection, TopologyReads
+    from gloader.lab.inspect import AccessTrace, EmbeddingReads, Inspection, TopologyReads
     from gloader.lab.report.svg import Chart
 
 
@@ -186,6 +188,7 @@ def _seconds(seconds: float) -> str:
 
 
 _FLAGS, _OBJECTS = InspectFlags(), ObjectSettings()
+_NO_DIMS: dict[str, int] = {}
 _UNBOUNDED = 10_000  # characters, wider than any table
 
 
@@ -194,6 +197,7 @@ def inspect(
     dataset: str,
     flags: InspectFlags = _FLAGS,
     topology: Annotated[bool, SWITCH] = False,
+    embed: EmbedDims = _NO_DIMS,
     out: Path | None = None,
     objects: ObjectSettings = _OBJECTS,
     output: OutputFlags = DEFAULT_OUTPUT,
@@ -210,6 +214,9 @@ def inspect(
     topology
         Show the reads of the edges instead: pages touched per hop, bytes and seconds per batch in each way of reading
         (page by page, and in passes for 1 to 512 batches), and the choice of a loader with this budget.
+    embed
+        Also show the bytes that `gloader train --embed DIM` would read and write in an epoch at every cache size, with
+        the state of row-wise Adagrad.
     out
         Folder for `inspect.json` and `inspect.svg`; with --topology for `topology.json` and `topology.svg`.
     objects
@@ -224,22 +231,89 @@ def inspect(
         )
         from gloader.lab.report.inspection import draw_inspection, draw_topology
 
+        dim = _dim_of(embed, opened, is_topology=topology)
+        embedding: EmbeddingReads | None = None
         with screen.console.status("sampling and marking pages" if topology else "sampling and planning"):
-            result: Any = read_topology(opened, flags) if topology else _inspect(opened, flags)
+            if topology:
+                result: Any = read_topology(opened, flags)
+            else:
+                result, trace = _inspect(opened, flags)
+                embedding = None if dim is None else _inspect_embedding(opened, flags, trace, dim)
         # The name of the files, and the functions that print the tables and draw the chart.
         name, show, draw = (
             ("topology", show_topology, draw_topology) if topology else ("inspect", _show, draw_inspection)
         )
         report = {"dataset": opened.name, "settings": _settings(flags), **result.to_json()}
+        if embedding is not None:
+            report["embedding"] = embedding.to_json()
         if not screen.is_json:
             show(screen, result, opened.name)
+            if embedding is not None:
+                _show_embedding(screen, embedding)
         if out is not None:
             _write(out, name, report, draw(result, name), screen)
         screen.result(report)
 
 
-def _inspect(dataset: "Dataset", flags: InspectFlags) -> "Inspection":
-    """Sample an epoch of ``dataset`` and return the reads of each policy at each cache size."""
+def _dim_of(embed: dict[str, int], dataset: "Dataset", *, is_topology: bool) -> int | None:
+    """Return the width of the embedding, or None without one."""
+    if not embed:
+        return None
+    if is_topology:
+        raise ConfigError("--embed shows reads of rows, and --topology those of edges: give one of them")
+    (name,) = dataset.node_types
+    if unknown := [given for given in embed if given not in {EVERY_TYPE, name}]:
+        raise ConfigError(f"--embed: the dataset has no node type {shown(unknown[0])}; it has {shown(name)}")
+    return embed.get(name, embed.get(EVERY_TYPE))
+
+
+def _inspect_embedding(
+    dataset: "Dataset", flags: InspectFlags, trace: "AccessTrace", dim: int
+) -> "EmbeddingReads":
+    """Return the moved rows of an embedding with ``dim`` columns at each cache size."""
+    from gloader.lab.inspect import inspect_embedding
+    from gloader.pipeline.embedding_optimizers import RowwiseAdagrad
+    from gloader.pipeline.embedding_rows import slot_bytes
+    from gloader.plan.embedding_cost import RowStorage
+    from gloader.ssd_store.cost.device_rates import rates_of
+    from gloader.ssd_store.cost.profile import default_row_gap_bytes
+    from gloader.ssd_store.embedding.embedding_table import default_buffer_bytes
+
+    width = dim + RowwiseAdagrad().state_width(dim)
+    storage = RowStorage(
+        num_rows=dataset.num_nodes,
+        row_bytes=4 * width,
+        buffer_rows=max(default_buffer_bytes(dataset.num_nodes, width) // (4 * width), 1),
+        gap_bytes=default_row_gap_bytes(dataset.root, 4 * width),
+    )
+    rates = rates_of(dataset.root / dataset.arrays["indices"].file, None)
+    return inspect_embedding(trace, storage, rates, slot_bytes=slot_bytes(width), superbatch=flags.superbatch)
+
+
+def _show_embedding(screen: Screen, reads: "EmbeddingReads") -> None:
+    """Print a table with the embedding's work per epoch at each cache size."""
+    table = numbers("memory", "rows", "% loaded", "read", "written", "disk")
+    values = reads.to_json()
+    for index, slots in enumerate(reads.slots):
+        table.add_row(
+            format_bytes(values["memory_bytes"][index]),
+            f"{100 * slots / max(reads.storage.num_rows, 1):.1f}%",
+            f"{100 * values['load_ratio'][index]:.1f}",
+            format_bytes(values["read_bytes_per_epoch"][index]),
+            format_bytes(values["written_bytes_per_epoch"][index]),
+            format_seconds(values["disk_s_per_epoch"][index]),
+        )
+    row_bytes = format_bytes(reads.storage.row_bytes)
+    screen.say(f"\nan embedding with rows of {row_bytes}, by the memory of its cache; an epoch:")
+    screen.console.print(table)
+    screen.say(
+        "% loaded are the accesses that put a row into the cache. The cache has at least the rows of the largest "
+        "batch. All rows are taken as trained before; rows of a first epoch are made without a read."
+    )
+
+
+def _inspect(dataset: "Dataset", flags: InspectFlags) -> "tuple[Inspection, AccessTrace]":
+    """Sample an epoch of ``dataset``. Return the reads of each policy at each cache size, and the trace."""
     from gloader.core.order import EpochOrder
     from gloader.dataset.topology import open_topology
     from gloader.lab.inspect import inspect_trace, sample_trace
@@ -261,7 +335,7 @@ def _inspect(dataset: "Dataset", flags: InspectFlags) -> "Inspection":
             )
             for epoch in (0, 1)
         )
-        return inspect_trace(
+        inspection = inspect_trace(
             trace,
             presampled,
             sampler,
@@ -269,6 +343,7 @@ def _inspect(dataset: "Dataset", flags: InspectFlags) -> "Inspection":
             row_bytes=dataset.feature_bytes // max(dataset.num_nodes, 1),
             superbatch=flags.superbatch,
         )
+        return inspection, trace
 
 
 def _settings(flags: InspectFlags) -> dict[str, Any]:

@@ -11,31 +11,37 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.dataset.topology import FEW_BYTES
 from gloader.distributed.client import LoaderClient
 from gloader.distributed.device_agreement import FollowerDevice
+from gloader.distributed.embedding_steps import ClientRows
 from gloader.errors import ChannelClosedError, RankError
 from gloader.observe.instruments import Instruments
 from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.consumer import SENT_AHEAD, Consumer
+from gloader.pipeline.embed import Embed
 from gloader.pipeline.open.disk import feature_rows, open_edges, open_store
+from gloader.pipeline.open.embeddings import NO_EMBEDDINGS
 from gloader.pipeline.row_task import RowTask
 from gloader.pipeline.send import Send, SendFeed, Transfer
 from gloader.pipeline.threads import Channel, Failures, Pipeline, stage_thread, weak_method
+from gloader.pipeline.trained_embedding import TrainedEmbedding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gloader.config import LoaderSettings
     from gloader.dataset import Dataset
-    from gloader.device import DeviceTier
+    from gloader.device import Device, DeviceTier
     from gloader.distributed.agree import Team
     from gloader.observe.timeline import RecentTimeline
+    from gloader.pipeline.embedding_rows import EmbeddingRows
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.open.device_rows import DryRun
+    from gloader.pipeline.open.embeddings import GivenEmbeddings
     from gloader.pipeline.row_task import OpenRows, RowAnswers
     from gloader.pipeline.seeds import BatchStream, SeedLabels, SeedPlan
     from gloader.pipeline.send import SentBatch
@@ -54,27 +60,30 @@ class ClientRun:
     client : the connection to the host
     stream : this rank's batches
     labels : labels for the batches
-    tiers : for each table, the rows that this rank's device holds, or reads from host memory itself
+    device : this rank's device
+    tiers : for each table, the rows that the device holds, or reads from host memory itself
     types : the numbers of the tables: node types first, then relations
     timeline : records the work of every stage, or None
     feedback : receives the times of every step
     stall_timeout_s : maximum seconds of a transfer to the device; 0 means no limit
+    embed : puts the rows of embeddings into the batches
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a run consists of, each a keyword
         self,
         client: LoaderClient,
         *,
         stream: BatchStream,
         labels: SeedLabels | RowAnswers | None,
+        device: Device,
         tiers: Sequence[DeviceTier],
         types: Sequence[int],
         timeline: RecentTimeline | None,
         feedback: RunFeedback,
         stall_timeout_s: float,
+        embed: Embed,
     ) -> None:
         self._client = client
-        device = tiers[0].device
         inbox = _Inbox(client, stream)
         self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)  # batches on the device, ahead of the consumer
         # The reference is weak: the timer and the watchdog must not keep a dropped run alive.
@@ -92,6 +101,7 @@ class ClientRun:
             failures=self._failures,
             instruments=instruments,
             feedback=feedback,
+            embed=embed,
         )
         self._has_reported = False
         self._is_closed = False
@@ -104,6 +114,7 @@ class ClientRun:
             # Pending copies must end first: the host fills the buffers again as soon as `leave` releases them.
             send.close()
             client.leave()
+            embed.restart()
 
         feed = SendFeed(inbox, send)
         self._pipeline = Pipeline(
@@ -196,6 +207,7 @@ class RemoteTier:
     settings : the loader's settings
     dry_run : one step of the model, to measure its memory on this rank's device
     seeds : the seeds of this rank's batches
+    embeddings : the embeddings that this rank trains together with the host, or reads
 
     Raises
     ------
@@ -213,6 +225,7 @@ class RemoteTier:
         *,
         dry_run: DryRun | None,
         seeds: SeedPlan,
+        embeddings: GivenEmbeddings = NO_EMBEDDINGS,
     ) -> None:
         self._dataset = dataset
         self._types = seeds.types
@@ -229,6 +242,7 @@ class RemoteTier:
             self._client = LoaderClient(team, follower, stall_timeout_s=self._stall_timeout_s)
             stack.callback(self._client.close)
             self.device_tiers = follower.tiers
+            self._device = follower.device
             self.plan = self._client.welcome.plan
             # The task table, open for this rank's labels; the host's plan counts its memory.
             self.rows: OpenRows | None = None
@@ -239,7 +253,27 @@ class RemoteTier:
                     num_ranks=len(team.ranks),
                     io=settings.reading.io,
                 )
+            self.trained = self._train(embeddings, stack, num_ranks=len(team.ranks))
+            self._frozen = embeddings.frozen
             self._stack = stack.pop_all()
+
+    def _train(
+        self, embeddings: GivenEmbeddings, stack: ExitStack, *, num_ranks: int
+    ) -> tuple[TrainedEmbedding, ...]:
+        """Attach the host's slots to ``embeddings``, until ``stack`` closes."""
+        trained = []
+        for number, each in enumerate(embeddings.trained):
+            rows = ClientRows(self._client, number, self._client.slots[number], num_ranks=num_ranks)
+            embedding = TrainedEmbedding(
+                name=each.node_type,
+                number=self._dataset.node_types.index(each.node_type),
+                # A rank that does not load uses no more of the rows than `ClientRows` has.
+                rows=cast("EmbeddingRows", rows),
+            )
+            each.attach(embedding)
+            stack.callback(each.detach)
+            trained.append(embedding)
+        return tuple(trained)
 
     @cached_property
     def topology(self) -> Topology | HeteroGraph:
@@ -253,8 +287,11 @@ class RemoteTier:
 
     @property
     def borrowed_bytes(self) -> int:
-        """Bytes of the host's memory that this rank's device reads in place; the plan counts them once."""
-        return sum(tier.features.rows.nbytes for tier in self.device_tiers if tier.features is not None)
+        """Bytes of the host's memory that this rank maps: features in place, and slots; the plan counts them once."""
+        slots = sum(embedding.rows.num_bytes for embedding in self.trained)
+        return slots + sum(
+            tier.features.rows.nbytes for tier in self.device_tiers if tier.features is not None
+        )
 
     def explain(self) -> str:
         """Return lines with the loading rank, its tiers, and the rows on this rank's device."""
@@ -279,11 +316,13 @@ class RemoteTier:
             self._client,
             stream=stream,
             labels=labels,
+            device=self._device,
             tiers=self.device_tiers,
             types=self.types,
             timeline=timeline,
             feedback=feedback,
             stall_timeout_s=self._stall_timeout_s,
+            embed=Embed(self.trained, self._frozen, self._device.place),
         )
 
     def close(self) -> None:

@@ -216,7 +216,8 @@ class FollowerDevice:
         return tuple(table.feature_dim for table in self._tables)
 
     @cached_property
-    def _device(self) -> Device:
+    def device(self) -> Device:
+        """The device of this rank."""
         # The device is opened at the host's request, not in `__init__`, so that errors reach the other ranks.
         return open_device(torch.device(self._settings.device))
 
@@ -246,7 +247,7 @@ class FollowerDevice:
         match received.message:
             case TryStep(shape=shape):
                 room = self._room(shape, received.descriptor)
-                return Answer(room=room, is_asynchronous=self._device.is_asynchronous)
+                return Answer(room=room, is_asynchronous=self.device.is_asynchronous)
             case HoldRows(as_stored=as_stored, table=table):
                 self._hold(table, self._plan(received.message, received.descriptor), as_stored=as_stored)
                 return Answer()
@@ -259,7 +260,7 @@ class FollowerDevice:
     def pin(self, memory: NDArray[np.uint8]) -> Pinned | None:
         """Pin a batch's features in place; None if the device copies from ``memory`` without pinning."""
         # The opened device has an explicit number, as the sending thread's current device may differ.
-        return pin_segment(memory, self._device.place)
+        return pin_segment(memory, self.device.place)
 
     def close(self) -> None:
         """Release the features. Idempotent."""
@@ -272,7 +273,7 @@ class FollowerDevice:
         if shape is not None and descriptor is not None:
             largest, _ = read_batch(shape, take_segment(descriptor), self.types)
         dims = {table.number: table.feature_dim for table in self._tables}
-        return room_for_rows(self._device, self._settings, largest=largest, dims=dims, dry_run=self._dry_run)
+        return room_for_rows(self.device, self._settings, largest=largest, dims=dims, dry_run=self._dry_run)
 
     def _table(self, number: int) -> FeatureRows:
         """Return the table with this number; the host's number may be wrong if its dataset is another one."""
@@ -296,11 +297,11 @@ class FollowerDevice:
     def _hold(self, number: int, plan: DeviceCachePlan, *, as_stored: bool) -> None:
         """Make the device hold the rows of ``plan`` of table ``number``, read from this rank's dataset."""
         if not len(plan.rows) and not as_stored:
-            self._tiers[number] = bare_tier(self._device, num_nodes=plan.num_nodes)
+            self._tiers[number] = bare_tier(self.device, num_nodes=plan.num_nodes)
             return
         with open_store(self._table(number), self._reading) as store:
             self._tiers[number] = hold_rows(
-                self._device, plan, form=store.stored_rows.form, as_stored=as_stored
+                self.device, plan, form=store.stored_rows.form, as_stored=as_stored
             )
             self._tiers[number].fill(store)
 

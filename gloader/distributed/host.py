@@ -14,6 +14,7 @@ of a run. On the other ranks, `gloader.distributed.client` has the other end.
 from __future__ import annotations
 
 import logging
+import math
 import selectors
 import socket
 import threading
@@ -23,8 +24,22 @@ from typing import TYPE_CHECKING
 
 from gloader.core.signals import SignalSafeCondition, is_signal_pending, uninterrupted
 from gloader.distributed.device_agreement import PeerDevices
+from gloader.distributed.embedding_steps import HostSteps
 from gloader.distributed.peers import Outbox, Peer, accept_all, report_of
-from gloader.distributed.wire import Begin, Bye, Failed, Leave, Ping, Pong, Release, Started, Welcome
+from gloader.distributed.wire import (
+    Applied,
+    Begin,
+    Bye,
+    Failed,
+    Gradient,
+    Leave,
+    Ping,
+    Pong,
+    ReadRows,
+    Release,
+    Started,
+    Welcome,
+)
 from gloader.errors import ChannelClosedError, RankError, StateError
 from gloader.pipeline.buffers import InterleavedRings
 from gloader.pipeline.threads import StageThread
@@ -32,6 +47,8 @@ from gloader.types import BatchId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import torch
 
     from gloader.distributed.agree import Team
     from gloader.distributed.wire import Message
@@ -47,7 +64,7 @@ logger = logging.getLogger("gloader")
 
 # Maximum seconds that the host waits for slower ranks before it leaves a run: they may still need their last batches.
 _WAIT_FOR_SLOWER_S = 60.0
-_LOOK_FOR_SIGNALS_S = 0.2  # seconds between two tests for a Ctrl-C in the wait for slower ranks
+_LOOK_FOR_SIGNALS_S = 0.2  # seconds between two tests for a Ctrl-C in the waits for other ranks
 
 
 class LoaderHost:
@@ -70,6 +87,7 @@ class LoaderHost:
 
     def __init__(self, team: Team, *, stall_timeout_s: float) -> None:
         self._ranks = team.ranks
+        self.steps = HostSteps(self, num_ranks=len(team.ranks))  # of the embeddings that all ranks train
         self._timeout_s = stall_timeout_s or None
         self._changed = SignalSafeCondition()
         self._connections = accept_all(team)
@@ -79,6 +97,7 @@ class LoaderHost:
         self._runs = 0  # number of the last requested run, even if it did not begin
         self._is_taking_part = False  # the host's own rank takes batches of the present run
         self._error: BaseException | None = None  # set if a rank is gone, so that the loader is unusable
+        self._failure: BaseException | None = None  # of the present run
         self._is_broken = False  # a rank ended without a `Bye` message
         self._is_closed = False
         self._is_sharing = False  # the sharing thread runs
@@ -102,6 +121,7 @@ class LoaderHost:
 
     def welcome(self, tier: FeatureTier) -> None:
         """Send the plan and the explanation of ``tier`` to the other ranks, and start the listening thread."""
+        self.steps.send(self._connections.values())
         rings = [tier.ring]
         for rank, connection in self._connections.items():
             ring = tier.ring
@@ -146,6 +166,9 @@ class LoaderHost:
         """Report to the other ranks that the run ended with ``error``, which they raise immediately."""
         for peer in self._peers:
             peer.outbox.tell(report_of(error, self._ranks[0], run=self._runs, now=True))
+        with self._changed.lock:
+            self._failure = self._failure or error
+            self._changed.notify_all()
 
     def explain_stall(self, error: BaseException) -> BaseException:
         """Return ``error``, or a RankError that names the rank for which all others wait."""
@@ -182,7 +205,9 @@ class LoaderHost:
         self._end_run()
         with self._changed.lock:
             self._runs = number
+            self._failure = None
             for peer in self._peers:
+                peer.forget_steps()
                 peer.outbox.begin(number)
                 peer.outbox.tell(Started(run=number))
             # Set before the run starts: its first batch goes only to ranks that already take part.
@@ -191,6 +216,50 @@ class LoaderHost:
         with self._changed.lock:
             self._run = run
         return run
+
+    def gradients(self, embedding: int, step: int, *, dim: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Wait until every other rank has sent its part of a step; return those with a gradient, in rank order.
+
+        Parameters
+        ----------
+        embedding : number of the embedding
+        step : number of the step in the run
+        dim : D
+
+        Returns
+        -------
+        The slots (n,) and the gradients (n, D) of each rank, in memory that is valid until `release_step`.
+
+        Raises
+        ------
+        RankError
+            A rank is gone, failed, left the run before this step, or does not make it in time.
+        """
+
+        def missing() -> list[Peer]:
+            return [peer for peer in self._peers if not peer.has_stepped(embedding, step)]
+
+        def is_over() -> bool:
+            late, has_failed = missing(), self._error is not None or self._failure is not None
+            return has_failed or not late or any(not peer.outbox.takes_part for peer in late)
+
+        deadline = math.inf if self._timeout_s is None else time.monotonic() + self._timeout_s
+        # Short waits, because a Ctrl-C wakes no waiter, and is deferred while the caller makes a step.
+        while not self._changed.when(is_over, is_over, _LOOK_FOR_SIGNALS_S) and time.monotonic() < deadline:
+            if is_signal_pending():
+                raise RankError(f"rank {self._ranks[0]} was interrupted in a step")
+        with self._changed.lock:
+            self._require_alive()
+            if self._failure is not None:
+                raise RankError(f"the loader failed before this step: {self._failure}") from self._failure
+            if late := missing():
+                raise _without_step(late, self._timeout_s)
+            return [part for peer in self._peers if (part := peer.take(embedding, dim=dim)) is not None]
+
+    def release_step(self, embedding: int, step: int, *, num_steps: int) -> None:
+        """Tell the other ranks that a step was applied; ``num_steps`` is `Applied.num_steps`."""
+        for peer in self._peers:
+            peer.outbox.tell(Applied(run=self._runs, embedding=embedding, step=step, num_steps=num_steps))
 
     def leave(self) -> None:
         """Take no more batches of the present run. The run ends when the last rank has left. Idempotent."""
@@ -226,6 +295,7 @@ class LoaderHost:
             if self._is_closed:
                 return True
             self._is_closed = True
+        self.steps.close()
         is_whole = self._end_run()
         for peer in self._peers:
             peer.outbox.tell(Bye())
@@ -341,7 +411,7 @@ class LoaderHost:
         try:
             received = peer.outbox.connection.receive(0.0)
             if received is not None:
-                self._handle(peer, received.message)
+                self._handle(peer, received.message, received.descriptor)
             peer.outbox.connection.flush()
         except EOFError:
             self._gone(peer, self._lost(peer))
@@ -353,7 +423,7 @@ class LoaderHost:
             return False
         return not peer.has_closed
 
-    def _handle(self, peer: Peer, message: Message) -> None:
+    def _handle(self, peer: Peer, message: Message, descriptor: int | None) -> None:
         """Update the state after a message from ``peer``, and answer it if necessary."""
         match message:
             case Release(segment=segment):
@@ -366,9 +436,17 @@ class LoaderHost:
                     peer.position = BatchId(epoch=message.epoch, index=message.index)
                     peer.begins = message.run
                     self._changed.notify_all()
+            case Gradient():
+                with self._changed.lock:
+                    peer.keep(message, descriptor, run=self._runs)
+                    self._changed.notify_all()
+            case ReadRows():
+                peer.answer(message, descriptor, self.steps.read)
             case Leave(run=run):
                 peer.end_wait()
                 if peer.outbox.leave(run):
+                    with self._changed.lock:
+                        self._changed.notify_all()
                     self._end_if_left()
             case Failed(text=text):
                 self.end_with(RankError(f"rank {peer.outbox.rank} failed: {text}"))
@@ -424,6 +502,21 @@ def _late(ranks: list[int], timeout_s: float | None) -> RankError:
     return RankError(
         f"rank {names} did not begin to iterate within {timeout_s:g} s of the others; iterate on all ranks, or raise "
         "stall_timeout_s"
+    )
+
+
+def _without_step(peers: Sequence[Peer], timeout_s: float | None) -> RankError:
+    """Return the error for ``peers``, whose part of a step is missing."""
+    left = [str(peer.outbox.rank) for peer in peers if not peer.outbox.takes_part]
+    if left:
+        return RankError(
+            f"rank {', '.join(left)} left the epoch before the step of its batch; call embedding.step(batch) for every "
+            "batch on all ranks, and end epochs early on all ranks or on none"
+        )
+    names = ", ".join(str(peer.outbox.rank) for peer in peers)
+    return RankError(
+        f"rank {names} did not call embedding.step(batch) within {timeout_s:g} s of rank 0; call it for every batch on "
+        "all ranks, or raise stall_timeout_s"
     )
 
 

@@ -170,7 +170,7 @@ def open_for_rank(
     BudgetError
         The budget is too small.
     ConfigError
-        Trained rows were given, and several ranks share the seeds.
+        Trained rows were given, and the ranks have no loader in common.
     RankSettingsError
         Ranks differ in a required setting.
     RankError
@@ -179,20 +179,23 @@ def open_for_rank(
     request = LoadRequest(
         dataset=dataset, seeds=seeds, settings=settings, dry_run=dry_run, embeddings=embeddings
     )
-    if embeddings.trained and membership.world_size > 1:
+    if embeddings.trained and membership.world_size > 1 and not membership.is_collective:
         raise ConfigError(
-            f"embeddings are trained by one process, and {membership.world_size} ranks share the seeds; start one "
-            "process"
+            f"this loader is for rank {membership.rank} of {membership.world_size} without a process group, and ranks "
+            "train an embedding together; call torch.distributed.init_process_group first, or give the loader all seeds"
         )
     if not membership.is_collective:
         require_all_rows([dataset.ranges])
         return PartsGuard(LoaderParts(open_feature_tier(request)))
     # Row buffers bound the number of batches in flight to another rank. Without rows, each rank loads for itself.
-    has_rows = bool(feature_rows(dataset, settings))
+    # Steps bound it with trained rows.
+    has_rows = bool(feature_rows(dataset, settings) or embeddings.trained)
     membership = replace(membership, is_shared=membership.is_shared and has_rows)
-    team = assemble(membership, _facts(dataset, seeds, settings))
+    team = assemble(membership, _facts(dataset, seeds, settings, embeddings))
     num_ranks = len(team.ranks)
     try:
+        if embeddings.trained:
+            _require_one_table(team)
         machines = _machines_of(team, dataset, settings, membership)
     except BaseException:  # all ranks get the same error
         team.close()
@@ -204,11 +207,13 @@ def open_for_rank(
             return PartsGuard(LoaderParts(open_feature_tier(request)))
     with team:
         if not team.is_host:
-            remote = RemoteTier(dataset, team, settings, dry_run=dry_run, seeds=seeds)
+            remote = RemoteTier(dataset, team, settings, dry_run=dry_run, seeds=seeds, embeddings=embeddings)
             return PartsGuard(LoaderParts(remote, num_ranks=num_ranks))
         with _telling_machines(machines):
             # The host connects before the tiers are opened, which sends requests to the devices of all ranks.
             host = LoaderHost(team, stall_timeout_s=settings.stages.stall_timeout_s)
+            if embeddings.trained:
+                request = replace(request, embeddings=replace(embeddings, ranks=host.steps))
             try:
                 tier = open_feature_tier(request, others=host.devices)
             except BaseException as error:
@@ -275,7 +280,22 @@ def _machines_of(
     return LaunchMachines(launch, feature_rows(dataset, settings))
 
 
-def _facts(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> Facts:
+def _require_one_table(team: Team) -> None:
+    """Raise ConfigError unless one rank loads for all: ranks that train an embedding share one table."""
+    if len(team.hosts) > 1:
+        names = ", ".join(team.machines)
+        raise ConfigError(
+            f"an embedding is trained on one machine, and these ranks are on {len(team.hosts)}: {names}; start all "
+            "ranks on one machine (torchrun --nnodes 1 --nproc-per-node N)"
+        )
+    if len(team.ranks) == 1:
+        raise ConfigError(
+            "sharing='private' gives each rank a loader of its own, and ranks that train an embedding share one table; "
+            "leave sharing='private' out"
+        )
+
+
+def _facts(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings, embeddings: GivenEmbeddings) -> Facts:
     """Return the settings that must be equal on every rank. Thread numbers may differ: the host's setting counts."""
     order, task = seeds.order, seeds.task
     kind = "HeteroLoader" if seeds.types.are_named else "Loader"
@@ -286,6 +306,8 @@ def _facts(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> Facts
         "seed": order.seed,
         "epochs": settings.stages.epochs,
         "exchange": settings.ranks.exchange,
+        "trained rows": {each.node_type: dict(each.facts) for each in embeddings.trained},
+        "frozen rows": [each.node_type for each in embeddings.frozen],
     }
     machine = {
         **asdict(settings.memory),

@@ -21,23 +21,42 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import torch
 
-from gloader.distributed.shared_memory import create_segment, shape_of, write_batch
-from gloader.distributed.wire import CONNECT_S, Batch, ErrorReport, Hello, Left, Segment, Unmap
+from gloader.distributed.embedding_steps import parts_of, segment_bytes
+from gloader.distributed.shared_memory import (
+    bytes_of_slots,
+    create_segment,
+    shape_of,
+    take_segment,
+    write_batch,
+    write_slots,
+)
+from gloader.distributed.wire import (
+    CONNECT_S,
+    NO_SEGMENT,
+    Batch,
+    ErrorReport,
+    Hello,
+    Left,
+    RowsRead,
+    Segment,
+    Unmap,
+)
 from gloader.errors import RankError
 from gloader.pipeline.buffers import BufferRing, RowForm
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
 
     from gloader.distributed.agree import Team
-    from gloader.distributed.wire import Connection, Message
+    from gloader.distributed.wire import Connection, Gradient, Message, ReadRows
     from gloader.observe.epoch_stats import WorkName
     from gloader.observe.watchdog import Watchdog
     from gloader.pipeline.gather import HostBatch
-    from gloader.types import BatchId
+    from gloader.types import BatchId, IdArray
 
 # Maximum seconds to wait for the `Hello` of a new connection. Other connections wait during this time.
 _HELLO_S: Final = 1.0
@@ -111,6 +130,10 @@ class Peer:
         self.begins = 0  # the run that the rank requests; 0 for none
         self.position: BatchId | None = None  # the first batch of that run
         self.has_closed = False  # whether the rank has closed its loader
+        self._gradients: dict[int, Gradient] = {}  # the rank's part of a step, by embedding
+        # Memory of the rank with its gradients, and with ids of rows that it reads, by embedding.
+        self._gradient_memory: dict[int, NDArray[np.uint8]] = {}
+        self._read_memory: dict[int, NDArray[np.uint8]] = {}
         self._lock = threading.Lock()
         self._wait: RemoteWait | None = None
         self._watchdog: Watchdog | None = None
@@ -129,6 +152,72 @@ class Peer:
     def is_behind(self, num_batches: int) -> bool:
         """Return whether the rank takes part in the run and was sent fewer than ``num_batches`` batches."""
         return self.outbox.takes_part and self.outbox.num_sent < num_batches
+
+    def keep(self, gradient: Gradient, descriptor: int | None, *, run: int) -> None:
+        """Keep the rank's part of a step of ``run`` until `take`, and map its memory, if it is new."""
+        if descriptor is not None:
+            self._gradient_memory[gradient.embedding] = take_segment(descriptor)
+        if gradient.run == run:
+            self._gradients[gradient.embedding] = gradient
+
+    def has_stepped(self, embedding: int, step: int) -> bool:
+        """Return whether the rank has sent its part of a step."""
+        kept = self._gradients.get(embedding)
+        return kept is not None and kept.step == step
+
+    def take(self, embedding: int, *, dim: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return the slots (n,) and gradients (n, dim) of the rank's part of a step; None without a gradient.
+
+        The rank reuses their memory when the step has been applied.
+
+        Raises
+        ------
+        RankError
+            The memory is smaller than the gradients.
+        """
+        num_rows = self._gradients.pop(embedding).num_rows
+        if not num_rows:
+            return None
+        slots, rows = self._rows_in(self._gradient_memory.get(embedding), num_rows, dim=dim)
+        return torch.from_numpy(slots), torch.from_numpy(rows)
+
+    def answer(
+        self, request: ReadRows, descriptor: int | None, read: Callable[[int, IdArray], NDArray[np.float32]]
+    ) -> None:
+        """Write the weights that the rank requests into its memory, and tell it.
+
+        Parameters
+        ----------
+        request, descriptor : the message
+        read : returns the weights (M, D) of an embedding's rows (M,)
+        """
+        embedding = request.embedding
+        if descriptor is not None:
+            self._read_memory[embedding] = take_segment(descriptor)
+        try:
+            memory = self._read_memory.get(embedding)
+            found = read(embedding, self._rows_in(memory, request.num_rows, dim=0)[0].copy())
+            self._rows_in(memory, request.num_rows, dim=found.shape[1])[1][:] = found
+            answer = RowsRead()
+        except Exception as error:  # noqa: BLE001 - the rank that asked must learn of it, whatever it is
+            answer = RowsRead(error=f"{type(error).__name__}: {error}")
+        self.outbox.tell(answer)
+
+    def _rows_in(
+        self, memory: NDArray[np.uint8] | None, num_rows: int, *, dim: int
+    ) -> tuple[IdArray, NDArray[np.float32]]:
+        """Return the ids and rows in a segment of the rank; RankError if it is too small."""
+        num_bytes = 0 if memory is None else len(memory)
+        if memory is None or num_bytes < segment_bytes(num_rows, dim=dim):
+            raise RankError(
+                f"rank {self.outbox.rank} sent {num_rows} rows of an embedding in {num_bytes} B; use one version of "
+                "gloader on all ranks"
+            )
+        return parts_of(memory, num_rows, dim=dim)
+
+    def forget_steps(self) -> None:
+        """Drop gradients of an ended run."""
+        self._gradients.clear()
 
     def note_wait(self, batch: BatchId, *, num_received: int) -> None:
         """Note that the rank waits for ``batch``, unless a batch is on its way."""
@@ -237,13 +326,24 @@ class Outbox:
             if self._run is None:
                 return
             shape = shape_of(batch.sampled, batch.src_degree)
-            topology = self._topologies.acquire([-(-shape.num_bytes // _WORD.num_bytes)])
-            write_batch(batch.sampled, batch.src_degree, shape, topology[0].reshape(-1).view(np.uint8))
+            num_slots = tuple(len(each.slots) for each in batch.slots)
+            num_bytes = shape.num_bytes + bytes_of_slots(num_slots)
+            topology = self._topologies.acquire([-(-num_bytes // _WORD.num_bytes)])
+            memory = topology[0].reshape(-1).view(np.uint8)
+            write_batch(batch.sampled, batch.src_degree, shape, memory)
+            write_slots(batch.slots, memory[shape.num_bytes :])
             # The buffers are lent before the send: their release may arrive before `send` returns.
-            segments = (self._lend(batch.x), self._lend(topology))
+            segments = (self._lend(batch.x) if batch.x else NO_SEGMENT, self._lend(topology))
             self.num_sent += 1
             self.connection.send(
-                Batch(run=self._run, segments=segments, rows=tuple(map(len, batch.x)), shape=shape)
+                Batch(
+                    run=self._run,
+                    segments=segments,
+                    rows=tuple(map(len, batch.x)),
+                    shape=shape,
+                    number=batch.slots[0].number if batch.slots else 0,
+                    num_slots=num_slots,
+                )
             )
 
     def release(self, segment: int) -> None:

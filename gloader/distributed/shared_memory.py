@@ -6,7 +6,8 @@ other. The kernel frees it when both processes have ended, even after a crash.
 A batch's arrays lie in a segment one after another: nodes, degrees, blocks (one per hop), trees and links. If each seed
 has its own nodes, ``trees`` has the index of each node's seed. Links are the node pairs that a batch predicts. The
 sender also sends a `BatchShape`, from which the receiver computes each array's dtype, length and offset. `write_batch`
-and `read_batch` use the same order. Both are for the ranks of one machine, see `gloader.distributed.wire`.
+and `read_batch` use the same order. Both are for the ranks of one machine, see `gloader.distributed.wire`. Behind these
+arrays lie the batch's slots in each embedding (`write_slots`, `read_slots`): the places of its trainable rows.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
@@ -24,9 +25,12 @@ import torch
 
 from gloader.device.cuda import ONE_PIECE, CudaHostMemory, pin_in_place
 from gloader.errors import RankError
+from gloader.pipeline.superbatch import BatchSlots
 from gloader.types import BatchId, Block, Links
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from gloader.device.cuda import PinnedArray
@@ -55,23 +59,24 @@ def create_segment(num_bytes: int, *, is_touched: bool = True) -> tuple[int, NDA
         raise
 
 
-def map_segment(descriptor: int, *, is_touched: bool = True) -> NDArray[np.uint8]:
+def map_segment(descriptor: int, *, is_touched: bool = True, is_writable: bool = True) -> NDArray[np.uint8]:
     """Return the descriptor's shared memory (num_bytes,); the caller keeps the descriptor.
 
     With ``is_touched``, all pages are mapped now. The memory is unmapped when its last view is freed.
     """
     flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if is_touched else 0)
-    mapping = mmap.mmap(descriptor, os.fstat(descriptor).st_size, flags=flags)
+    access = mmap.PROT_READ | (mmap.PROT_WRITE if is_writable else 0)
+    mapping = mmap.mmap(descriptor, os.fstat(descriptor).st_size, flags=flags, prot=access)
     if not is_touched:
         with suppress(OSError, ValueError, AttributeError):  # the system may lack huge pages
             mapping.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(mapping, dtype=np.uint8)
 
 
-def take_segment(descriptor: int, *, is_touched: bool = True) -> NDArray[np.uint8]:
-    """Return the descriptor's shared memory, and close the descriptor."""
+def take_segment(descriptor: int, *, is_touched: bool = True, is_writable: bool = True) -> NDArray[np.uint8]:
+    """Return the descriptor's shared memory, and close the descriptor; parameters as in `map_segment`."""
     try:
-        return map_segment(descriptor, is_touched=is_touched)
+        return map_segment(descriptor, is_touched=is_touched, is_writable=is_writable)
     finally:
         os.close(descriptor)
 
@@ -347,6 +352,41 @@ def read_batch(
         trees=trees,
     )
     return sampled, degrees
+
+
+def bytes_of_slots(counts: Iterable[int]) -> int:
+    """Return the bytes of a batch's slots; ``counts`` are their numbers in each embedding. Pure."""
+    return sum(_padded(np.int64, count) for count in counts)
+
+
+def write_slots(slots: Sequence[BatchSlots], memory: NDArray[np.uint8]) -> None:
+    """Copy a batch's slots in each embedding into shared memory."""
+    views = _views(((np.int64, len(each.slots)) for each in slots), memory)
+    for view, each in zip(views, slots, strict=True):
+        np.copyto(view, each.slots.numpy(), casting="no")
+
+
+def read_slots(number: int, counts: Sequence[int], memory: NDArray[np.uint8]) -> tuple[BatchSlots, ...]:
+    """Return copies of the slots that `write_slots` wrote.
+
+    Parameters
+    ----------
+    number : the batch's number in the plan of the slots
+    counts : numbers of the slots in each embedding
+    memory : (>= bytes_of_slots(counts),) uint8
+
+    Raises
+    ------
+    RankError
+        The slots do not fit into the memory.
+    """
+    if bytes_of_slots(counts) > len(memory):
+        raise RankError(
+            f"another rank sent {sum(counts)} slots in {len(memory)} B; use one version of gloader on all ranks"
+        )
+    # The batch's step comes long after its blocks were used: a view would keep the whole segment until then.
+    views = _views(((np.int64, count) for count in counts), memory)
+    return tuple(BatchSlots(number=number, slots=torch.tensor(view)) for view in views)
 
 
 def _require_types(shape: BatchShape, types: BatchTypes) -> None:

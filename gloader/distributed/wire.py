@@ -9,6 +9,8 @@ the opening of the loader, during a run, and at an end. `Connection` and `Listen
 - A run is a sequence of batches from one position on. Both sides count the runs, so that late messages are recognised.
 - A rank takes part in a run from `Begin` to `Leave`.
 - A table is the feature rows of a node type or of a relation.
+- An embedding is the trainable rows of a node type. The host holds the rows of the next batches in slots, which the
+  clients map. A step is one update of an embedding, by the gradients of one batch of each rank.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from gloader.plan.sweep_plan import SweepPlan
 from gloader.ssd_store.cost.io_rates import Strategy
 
 RowDtype: TypeAlias = str  # numpy's name of the dtype in which features are stored
+NO_SEGMENT: Final = 0  # segments are numbered from 1
 _ROW_DTYPES: Final = {STORED_DTYPES[name].stored.name for name in FEATURE_DTYPES}
 
 
@@ -96,6 +99,16 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slots:
+    """The slots of an embedding; comes before `Welcome`, with the descriptor of their memory."""
+
+    embedding: int  # number of the embedding
+    num_slots: int  # C
+    width: int  # float32 values of a row: its weights, then the optimizer's state
+    dim: int  # D, the weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
     """The host has opened its tiers (caches and feature sources), and serves from now on."""
 
@@ -143,9 +156,13 @@ class Batch:
     """A client's batch in two segments, lent until the client releases them."""
 
     run: int
-    segments: tuple[int, int]  # the features' segment and the topology's segment
+    segments: tuple[
+        int, int
+    ]  # the features' segment, or `NO_SEGMENT` without features, and the topology's segment
     rows: tuple[int, ...]  # feature rows of each table; 0 if the client's device serves the full table
     shape: BatchShape  # sizes of the arrays in the topology's segment
+    number: int = 0  # of the batch in the plan of the embeddings' slots
+    num_slots: tuple[int, ...] = ()  # of the batch in each embedding; they lie behind the topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +177,47 @@ class Unmap:
     """The host freed a segment, which the client unmaps."""
 
     segment: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """A client's part of a step: in its own segment the slots (num_rows,) int64, then the gradients as float32.
+
+    The descriptor of a new segment comes with this message.
+    """
+
+    run: int
+    embedding: int
+    step: int  # number of the step in the run
+    num_rows: int  # number of gradient rows; 0 without a gradient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """The host has ended a step of an embedding: the rows have their new values."""
+
+    run: int
+    embedding: int
+    step: int
+    num_steps: int  # optimizer steps in the life of the embedding's table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRows:
+    """A client's request for newest weights: in its own segment the ids (num_rows,) int64, then room for the weights.
+
+    The descriptor of a new segment comes with this message.
+    """
+
+    embedding: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsRead:
+    """The host's answer to `ReadRows`: the weights are in the segment, or could not be read."""
+
+    error: str = ""  # empty if they are in the segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +282,7 @@ Message: TypeAlias = (
     | ReachFeatures
     | SettleFeatures
     | Answer
+    | Slots
     | Welcome
     | Begin
     | Started
@@ -231,6 +290,10 @@ Message: TypeAlias = (
     | Batch
     | Release
     | Unmap
+    | Gradient
+    | Applied
+    | ReadRows
+    | RowsRead
     | Ping
     | Pong
     | Leave

@@ -40,6 +40,7 @@ from gloader.observe.peak_memory import peak_rss_bytes
 from gloader.observe.timeline import RecentTimeline, TimelineRecorder
 from gloader.pipeline.advisor import Advisor
 from gloader.pipeline.consumer import EpochIterator, require_same_process
+from gloader.pipeline.embed import try_with_rows
 from gloader.pipeline.row_task import RowAnswers, RowTask
 from gloader.pipeline.run import PipelineRun, run_header
 from gloader.pipeline.seeds import BatchStream, named_facts, stream_fingerprint
@@ -186,6 +187,8 @@ class BatchLoader(Generic[B]):
         task = self._plan.task  # the edges or rows of a table, or None
         if isinstance(task, RowTask) and device_dry_run is not None:
             device_dry_run = partial(task.try_step, device_dry_run)
+        if given.dims and device_dry_run is not None:
+            device_dry_run = partial(try_with_rows, given.dims, device_dry_run)
         # The tier, the present run, and the connections to other ranks.
         self._guard: PartsGuard | None = open_for_rank(
             membership,
@@ -367,7 +370,7 @@ class BatchLoader(Generic[B]):
         tier = self._held.tier
         if not isinstance(tier, RemoteTier):
             parts.append("" if tier.exchange is None else tier.exchange.explain_run())
-            parts += [embedding.explain_run() for embedding in tier.trained]
+            parts += [embedding.explain_run(tier.facts.rates) for embedding in tier.trained]
         if self._dataset.mirrored is not None:
             parts.append(self._dataset.mirrored.explain_traffic())
         return "\n".join(filter(None, parts))

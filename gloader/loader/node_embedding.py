@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import logging
 import math
-import operator
 import os
 import weakref
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Union, cast, get_args
 
@@ -32,10 +32,13 @@ from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.core.units import parse_bytes
 from gloader.dataset import Dataset
 from gloader.dataset.table_file import is_table_file, write_rows, write_table
+from gloader.distributed import find_membership
+from gloader.distributed.absent_table import AbsentTable, elsewhere
 from gloader.errors import ConfigError, GloaderError, ShapeError, StateError
 from gloader.pipeline.embedding_optimizers import RowwiseAdagrad, check_same_optimizer, optimizer_from
 from gloader.pipeline.open.embeddings import GivenEmbeddings
 from gloader.plan.sweep_plan import open_spill
+from gloader.ssd_store.embedding.embedding_record import record_path
 from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
 from gloader.ssd_store.embedding.initial_rows import InitialRows
 
@@ -58,7 +61,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gloader")
 
 InitialKind: TypeAlias = Literal["uniform", "normal", "zeros"]  # distribution of the first weights
-_PIECE_ROWS: Final = 1 << 14  # rows that an export reads at once
+_PIECE_ROWS: Final = 1 << 14  # rows that are read at once
+_MOST_DIM: Final = 1 << 16  # columns: a row is a small part of each buffer
 
 
 @near_attributes
@@ -69,6 +73,10 @@ class NodeEmbedding:
     `skip`, before the next batch is taken. One loader at a time trains an embedding; others take `frozen`.
 
     Creating a table writes no rows: a row without a version on the disk is computed from ``seed`` and its number.
+
+    The ranks of a machine, as of torchrun, train one table together. Each makes its embedding with the same arguments,
+    and rank 0 opens the table: `pieces`, `export`, `checkpoint` and `forget` are for rank 0 alone. A step takes the sum
+    of the gradients of all ranks.
 
     Parameters
     ----------
@@ -111,9 +119,9 @@ class NodeEmbedding:
         nodes = _nodes_of(dataset, node_type)
         require_choice("dtype", dtype, ("float32",))
         cache_bytes = None if cache is None else parse_bytes(cache)
-        if operator.index(dim) < 1:  # refuses a fraction
-            raise ConfigError(f"dim={dim} must be at least 1")
-        optimizer = RowwiseAdagrad() if optimizer is None else optimizer
+        if type(dim) is not int or not 1 <= dim <= _MOST_DIM:
+            raise ConfigError(f"dim={dim!r} must be a whole number in 1..{_MOST_DIM}")
+        optimizer = _checked_optimizer(RowwiseAdagrad() if optimizer is None else optimizer)
         initial = _initial_rows(init, seed, dim, optimizer.initial_state(dim))
         facts = {
             "dataset": dataset.fingerprint,
@@ -122,6 +130,15 @@ class NodeEmbedding:
             "dtype": dtype,
             "optimizer": optimizer.facts(),
         }
+        if not _has_table():
+            absent = AbsentTable(
+                num_rows=nodes.num_nodes,
+                initial=initial,
+                facts=facts,
+                folder=None if folder is None else Path(folder),
+            )
+            self._begin(nodes, absent, optimizer, cache_bytes, None)
+            return
         with uninterrupted():
             temporary, place = None, folder
             if place is None:
@@ -148,7 +165,7 @@ class NodeEmbedding:
     def _begin(
         self,
         nodes: NodeTable,
-        table: EmbeddingTable,
+        table: EmbeddingTable | AbsentTable,
         optimizer: RowOptimizer,
         cache_bytes: int | None,
         temporary: SpillFolder | None,
@@ -201,14 +218,18 @@ class NodeEmbedding:
         """
         cache_bytes = None if cache is None else parse_bytes(cache)
         with uninterrupted():
-            table = EmbeddingTable.open(Path(folder), record=record)
+            is_ours = _has_table()
+            table = EmbeddingTable.open(Path(folder), record=record, is_read_only=not is_ours)
             try:
                 nodes, known = _checked_facts(table, dataset, node_type, dim, optimizer)
                 embedding = cls.__new__(cls)
-                cls._begin(embedding, nodes, table, known, cache_bytes, None)
+                held = table if is_ours else AbsentTable.of(table)
+                cls._begin(embedding, nodes, held, known, cache_bytes, None)
             except BaseException:
                 table.close()
                 raise
+            if not is_ours:
+                table.close()
         return embedding
 
     @property
@@ -234,6 +255,8 @@ class NodeEmbedding:
     @property
     def folder(self) -> Path:
         """The folder of the table."""
+        if self._table.folder is None:
+            raise elsewhere("folder, which is temporary,")
         return self._table.folder
 
     @property
@@ -286,7 +309,7 @@ class NodeEmbedding:
         ascending, places = np.unique(nodes, return_inverse=True)
         return torch.from_numpy(self._read(ascending)[places])
 
-    def pieces(self, max_rows: int = 1 << 16) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    def pieces(self, max_rows: int = _PIECE_ROWS) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Yield all present weights in order of their ids, as the first id of a piece and the piece (n, D).
 
         The table is read sequentially. No step may be made meanwhile.
@@ -294,8 +317,17 @@ class NodeEmbedding:
         Parameters
         ----------
         max_rows : largest n
+
+        Raises
+        ------
+        ConfigError
+            ``max_rows`` is less than 1.
+        StoreError
+            The table cannot be read, or is damaged.
         """
         self._require_open()
+        if max_rows < 1:
+            raise ConfigError(f"max_rows={max_rows} must be at least 1")
         if self._trained is not None:
             yield from self._trained.rows.pieces(max_rows)
             return
@@ -327,16 +359,26 @@ class NodeEmbedding:
                 "this embedding lies in a temporary folder, which is removed at the end: give NodeEmbedding folder= to "
                 "keep checkpoints"
             )
+        record_path(self.folder, record)  # a wrong name is refused before anything is written
         with uninterrupted():
             if self._trained is None:
-                self._table.commit(record, num_steps=self._num_steps, facts=self._table.facts)
+                facts = {**self._table.facts, "optimizer": self._optimizer.facts()}
+                self._table.commit(record, num_steps=self._num_steps, facts=facts)
             else:
                 self._trained.require_done()
                 self._trained.rows.checkpoint(record, self._table.facts)
             self._recorded_steps = self.num_steps
 
     def forget(self, record: str) -> None:
-        """Remove a record, and the files that only this record needs. No effect without such a record."""
+        """Remove a record, and the files that only this record needs.
+
+        Raises
+        ------
+        ConfigError
+            There is no such record.
+        StoreWriteError
+            The file system refuses.
+        """
         self._require_open()
         self._table.forget(record)
 
@@ -366,10 +408,14 @@ class NodeEmbedding:
         """Return a view for loaders that do not train, such as for evaluation."""
         return FrozenEmbedding(self)
 
-    def close(self) -> None:
+    def close(self, *, drop: bool = False) -> None:
         """Close the table, and remove a temporary one. Idempotent. Close the loader first.
 
         Steps since the last record are lost.
+
+        Parameters
+        ----------
+        drop : whether these steps are lost without a warning
 
         Raises
         ------
@@ -380,7 +426,8 @@ class NodeEmbedding:
             raise StateError(
                 f"a loader trains the embedding of {self.node_type!r}: close the loader before the embedding"
             )
-        if self._finalizer.alive and self._temporary is None and self._num_steps > self._recorded_steps:
+        is_kept = self._temporary is None and isinstance(self._table, EmbeddingTable)
+        if self._finalizer.alive and is_kept and not drop and self._num_steps > self._recorded_steps:
             logger.warning(
                 "%s: %d steps since the last record are lost; call checkpoint() before close() to keep them",
                 self.folder,
@@ -401,16 +448,29 @@ class NodeEmbedding:
         """Return the type, the sizes and the folder."""
         return (
             f"NodeEmbedding({self.node_type!r}, num_rows={self.num_rows:,}, dim={self.dim}, "
-            f"optimizer={self._optimizer}, folder={str(self.folder)!r})"
+            f"optimizer={self._optimizer}, folder={str(self._table.folder)!r})"
         )
 
     # The rest is for loaders, see `gloader.pipeline.open.embeddings.GivenEmbedding`.
 
     @property
     def table(self) -> EmbeddingTable:
-        """The stored rows, without the changes in slots."""
+        """The stored rows, without the changes in slots; StateError on a rank without the table."""
         self._require_open()
+        if isinstance(self._table, AbsentTable):
+            raise elsewhere("table")
         return self._table
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What ranks must have in common to train the embedding together, as JSON values."""
+        table = self._table
+        return {
+            **table.facts,
+            "initial": asdict(table.initial),
+            "num_steps": self.num_steps,
+            "cache": self._cache_bytes,
+        }
 
     @property
     def bytes_moved(self) -> tuple[int, int]:
@@ -542,7 +602,7 @@ class FrozenEmbedding:
         """Return the present weights (M, D) of the nodes ``ids`` (M,); see `NodeEmbedding.rows`."""
         return self._embedding.rows(ids)
 
-    def pieces(self, max_rows: int = 1 << 16) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    def pieces(self, max_rows: int = _PIECE_ROWS) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Yield all present weights in order of their ids; see `NodeEmbedding.pieces`."""
         return self._embedding.pieces(max_rows)
 
@@ -586,7 +646,12 @@ def given_embeddings(dataset: Dataset, embeddings: Embeddings | None) -> GivenEm
     )
 
 
-def _release(pid: int, table: EmbeddingTable, temporary: SpillFolder | None) -> None:
+def _has_table() -> bool:
+    """Return whether this process opens an embedding's table: with several ranks only rank 0, for all of them."""
+    return find_membership("auto", None, None).rank == 0
+
+
+def _release(pid: int, table: EmbeddingTable | AbsentTable, temporary: SpillFolder | None) -> None:
     """Close a table, and remove its temporary folder. Does nothing in a forked child."""
     if os.getpid() != pid:
         return
@@ -627,8 +692,21 @@ def _initial_rows(init: str, seed: int, dim: int, state: tuple[float, ...]) -> I
         scale = float(text) if text else 1 / math.sqrt(dim)
     except ValueError:
         raise ConfigError(f'init={init!r}: {text!r} is no number; write for instance "{kind}:0.05"') from None
-    scale = 0.0 if kind == "zeros" else scale
+    if kind == "zeros":
+        if text:
+            raise ConfigError(f'init={init!r}: zeros take no number; write "zeros"')
+        scale = 0.0
     return InitialRows(seed=seed, dim=dim, kind=cast("InitialKind", kind), scale=scale, state=state)
+
+
+def _checked_optimizer(optimizer: RowOptimizer) -> RowOptimizer:
+    """Return ``optimizer``. Raises ConfigError if it is none."""
+    if isinstance(optimizer, type) or not hasattr(optimizer, "initial_state"):
+        raise ConfigError(
+            f"optimizer={optimizer!r} does not train rows; pass gloader.RowwiseAdagrad(), gloader.Adagrad() or "
+            "gloader.SparseAdam()"
+        )
+    return optimizer
 
 
 def _checked_facts(
@@ -665,7 +743,7 @@ def _checked_facts(
         )
     if optimizer is None:
         return nodes, optimizer_from(facts["optimizer"])
-    check_same_optimizer(optimizer, facts["optimizer"])
+    check_same_optimizer(_checked_optimizer(optimizer), facts["optimizer"])
     return nodes, optimizer
 
 

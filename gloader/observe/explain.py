@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from gloader.dataset.edge_passes import PassReport
     from gloader.observe.epoch_stats import EpochStats
+    from gloader.plan.embedding_cost import RowCost, RowTraffic
     from gloader.plan.memory_plan import MemoryPlan
     from gloader.plan.topology_home import TopologyChoice
     from gloader.ssd_store.cost.io_rates import IoRates
@@ -404,6 +405,42 @@ def explain_passes(passes: Sequence[MeasuredPass]) -> str:
 def pass_error(passes: Sequence[MeasuredPass]) -> float | None:
     """Return the median |predicted / measured - 1| over ``passes``, or None without passes. Pure."""
     return median_error((measured.report.predicted_s, measured.measured_s) for measured in passes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowReport:
+    """Predicted and measured work for the trained rows of a node type."""
+
+    name: str  # the node type
+    traffic: RowTraffic  # the rows that moved
+    row_bytes: int  # weights and state of a row
+    predicted: RowCost  # the disk's work
+    bytes_read: int
+    bytes_written: int
+    measured_s: float  # seconds of reading ahead, of evictions and of loads; several threads share them
+    waited_s: float  # seconds that loads waited for steps
+
+
+def explain_rows(report: RowReport) -> str:
+    """Return two lines on trained rows: the loaded rows by source, and the bytes moved; "" before the first load."""
+    traffic, predicted = report.traffic, report.predicted
+    loaded = traffic.forward + traffic.staged + traffic.late
+    if not loaded:
+        return ""
+    forward, late = traffic.forward / loaded, traffic.late / loaded
+    sizes = [
+        format_bytes(rows * report.row_bytes // max(traffic.num_superbatches, 1))
+        for rows in (traffic.forward, traffic.staged, traffic.appended)
+    ]
+    return (
+        f"trained rows of {report.name}: {format_count(loaded)} loaded, {forward:.0%} of them kept since an earlier "
+        f"batch, {late:.0%} read from the table without staging; loads waited {format_seconds(report.waited_s)} for "
+        f"steps\n"
+        f"  a superbatch: {sizes[0]} kept for later batches, {sizes[1]} read ahead, {sizes[2]} written to the table; "
+        f"in all {format_bytes(report.bytes_read)} read (predicted {format_bytes(predicted.read_bytes)}), "
+        f"{format_bytes(report.bytes_written)} written (predicted {format_bytes(predicted.written_bytes)}), in "
+        f"{format_seconds(report.measured_s)} (predicted {format_seconds(predicted.seconds)} of the disk)"
+    )
 
 
 def edges_moved(stats: EpochStats) -> str:

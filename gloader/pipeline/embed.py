@@ -9,7 +9,7 @@ loader.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -17,7 +17,7 @@ from gloader.core.near_names import Named
 from gloader.types import LinkBatch, ReadyBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gloader.pipeline.send import SentBatch
     from gloader.pipeline.trained_embedding import TrainedEmbedding
@@ -32,9 +32,27 @@ class FrozenRows(Protocol):
         """The node type."""
         ...
 
+    @property
+    def dim(self) -> int:
+        """D."""
+        ...
+
     def rows(self, ids: IdArray, /) -> torch.Tensor:
         """Return the present weights (M, D) of the nodes ``ids`` (M,)."""
         ...
+
+
+def try_with_rows(dims: Mapping[str, int], step: Callable[[Any], object], batch: Delivered) -> object:
+    """Run a trial step of the model on ``batch`` with blank trained rows, ``dims`` columns for each type.
+
+    The trial measures the device memory of a step, see `gloader.device.dry_step`.
+    """
+    typed = batch.typed
+    leaves = {
+        name: typed.x[name].new_zeros((len(typed.nodes[name]), dim)).requires_grad_()
+        for name, dim in dims.items()
+    }
+    return step(_with_rows(batch, leaves))
 
 
 class Embed:
@@ -58,6 +76,11 @@ class Embed:
         """Raise StateError if an embedding was neither stepped nor skipped for the last batch."""
         for embedding in self._trained:
             embedding.require_done()
+
+    def restart(self) -> None:
+        """Forget the last batch of a run that has ended, and make the trained rows ready for another run."""
+        for embedding in self._trained:
+            embedding.restart()
 
     def process(self, sent: SentBatch, ready: Delivered) -> Delivered:
         """Return ``ready`` with its trained rows; ``sent`` has their slots."""

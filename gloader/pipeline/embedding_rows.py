@@ -1,8 +1,9 @@
 """The rows of an embedding while a run trains them: in slots, on their way to a later batch, or in the table.
 
 An embedding is the trainable rows of one node type; a row is its weights and the optimizer's state. A slot holds one
-row in memory. To load a row is to put it into a slot, to evict it is to take it out. A step is one optimizer step, one
-for each batch. A `WritePlan` says for each batch which rows leave their slots, where they go, and which rows come:
+row in memory. To load a row is to put it into a slot, to evict it is to take it out. A step is one optimizer step, for
+one batch or, with several ranks, for one batch of each rank. A `WritePlan` says for each batch which rows leave their
+slots, where they go, and which rows come:
 
 - to and from the table, `EmbeddingTable`;
 - forward to the known later batch that loads the row: it waits in `RowPieces`.
@@ -63,6 +64,11 @@ def slot_bytes(width: int) -> int:
     return 4 * width + write_slot_bytes() + _SLOT_BYTES
 
 
+# Steps between a load and the step under way, at most, with several ranks: batches for other ranks wait in no channel
+# with a bound. The stages hold fewer batches of each rank.
+_STEPS_AHEAD: Final = 8
+
+
 @dataclass(slots=True, kw_only=True)
 class RowCounts:
     """Counts of an embedding since it was opened. A row counts at each of its loads and evictions."""
@@ -76,24 +82,30 @@ class RowCounts:
     evicted_table: int = 0  # rows evicted to the table
     evicted_clean: int = 0  # rows evicted without a write, because the table has them
     waited_s: float = 0.0  # seconds that loads waited for steps
+    num_superbatches: int = 0  # superbatches that were read ahead
+    num_batches: int = 0  # batches that were loaded
+    staged_s: float = 0.0  # seconds of reading ahead
+    loaded_s: float = 0.0  # seconds of evictions and loads
 
 
 class EmbeddingRows:
     """An embedding's rows in a run. Owns the slots and the waiting rows until `close`, but not ``table``.
 
-    After an error in `load`, `step`, `checkpoint` or `restart`, the rows in memory may be incomplete. All calls except
-    `leaf` and `step` of loaded batches then raise StateError: open the table's last record.
+    If waiting rows are damaged, or the optimizer fails, the rows in memory are incomplete. All calls except `leaf` and
+    `step` of loaded batches then raise StateError: open the table's last record. After any other error, `restart`
+    continues from the rows in memory.
 
     Parameters
     ----------
     table : all rows, as of the last checkpoint and later evictions
     optimizer : changes the rows
     capacity : C, the slots; at least the distinct rows of the largest batch
-    depth : batches whose rows may be loaded at the same time, as for `WritePlanner`
+    depth : steps whose rows may be loaded at the same time, as for `WritePlanner`
+    batches_per_step : R, batches of a step; R = 1 without other ranks
     spill : folder for waiting rows that do not fit in memory. None means that they go to the table
     staging_bytes : memory for waiting rows
     expected_accesses : rows in a superbatch and its look-ahead, as for `WritePlanner`
-    allocate : called with the slots' bytes; returns their memory, aligned
+    allocate : called once, with the slots' bytes; returns their memory, aligned
 
     Raises
     ------
@@ -103,13 +115,14 @@ class EmbeddingRows:
         The table was trained by another optimizer, or has another width than the optimizer needs.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a run's rows, each a keyword
         self,
         table: EmbeddingTable,
         optimizer: RowOptimizer,
         *,
         capacity: int,
         depth: int = 4,
+        batches_per_step: int = 1,
         spill: SpillFolder | None = None,
         staging_bytes: int,
         expected_accesses: int | None = None,
@@ -127,11 +140,24 @@ class EmbeddingRows:
         self.table = table
         self.optimizer = optimizer
         self.planner = WritePlanner(
-            table.num_rows, capacity, depth=depth, expected_accesses=expected_accesses
+            table.num_rows,
+            capacity,
+            depth=depth,
+            batches_per_step=batches_per_step,
+            expected_accesses=expected_accesses,
         )
+        self._per_step = batches_per_step
         self.num_steps = table.num_steps
         self.counts = RowCounts()
-        self._pieces = RowPieces(table.width, num_bytes=staging_bytes, append=table.append, spill=spill)
+        # Every waiting row is an access of the superbatch in work or of the next one, and waits once.
+        most_waiting = min(table.num_rows, expected_accesses or table.num_rows)
+        self._pieces = RowPieces(
+            table.width,
+            num_bytes=staging_bytes,
+            most_spilled=most_waiting,
+            append=table.append,
+            spill=spill,
+        )
         memory = allocate(capacity * table.width * 4)[: capacity * table.width * 4]
         self._rows: NDArray[np.float32] = memory.view(np.float32).reshape(capacity, table.width)
         rows = torch.from_numpy(self._rows)
@@ -141,10 +167,15 @@ class EmbeddingRows:
         # Held while rows move between slots, waiting rows and table. `step` does not take it: its rows do not move.
         self._moving = threading.RLock()
         self._changed = SignalSafeCondition()  # guards the three fields below
-        self._done = 0  # batches that have made their step or were skipped
+        self._done = 0  # steps that were made or skipped
         self._evicted = 0  # batches whose evictions are done
         self._is_cancelled = False
         self._broken = ""  # why the rows in memory may be incomplete
+
+    @property
+    def capacity(self) -> int:
+        """C, the slots."""
+        return len(self._tags)
 
     @property
     def dim(self) -> int:
@@ -162,9 +193,18 @@ class EmbeddingRows:
         return self.table.bytes_read + self._pieces.bytes_read
 
     @property
+    def bytes_spilled(self) -> int:
+        """Bytes written to the spill folder."""
+        return self._pieces.bytes_written
+
+    @property
     def bytes_written(self) -> int:
         """Bytes written to the table and the spill folder."""
         return self.table.bytes_written + self._pieces.bytes_written
+
+    def rows_in(self, slots: torch.Tensor) -> torch.Tensor:
+        """Return the rows (n,) in ``slots`` (n,)."""
+        return torch.from_numpy(self._tags[slots.numpy()])
 
     def stage(self, plan: WritePlan, *, cancellation: Cancellation = NEVER) -> StagedRows:
         """Read the rows that ``plan`` loads from the table, each once, in ascending order. Called by the stage thread.
@@ -179,6 +219,7 @@ class EmbeddingRows:
             The work was cancelled.
         """
         self._wait(lambda: self._evicted >= plan.staged_after, "the staging of an embedding")
+        begin = time.perf_counter()
         # A row and its batch are sorted as one number: faster than an indirect sort, and 8 bytes for each row.
         bits = len(plan).bit_length()
         pairs = np.empty(plan.num_loads_from(TABLE), np.int64)
@@ -205,6 +246,8 @@ class EmbeddingRows:
 
             dropped = self._pieces.add(ids, batches + plan.first, np.zeros(len(ids), np.bool_), read)
             is_new[_entries(batches, seen)[dropped]] = True
+        self.counts.num_superbatches += 1
+        self.counts.staged_s += time.perf_counter() - begin
         return StagedRows(plan=plan, is_new=tuple(np.split(is_new, bounds[1:-1])))
 
     def wait(self, staged: StagedRows, index: int, *, cancellation: Cancellation = NEVER) -> None:
@@ -216,6 +259,9 @@ class EmbeddingRows:
             The work was cancelled.
         """
         wait_for, begin = int(staged.plan.waits[index]), time.perf_counter()
+        if self._per_step > 1:
+            step = (staged.plan.first + index) // self._per_step
+            wait_for = max(wait_for, step - _STEPS_AHEAD)
         self._wait(lambda: cancellation.is_set() or self._done >= wait_for, "a load of an embedding")
         cancellation.raise_if_set("a load of an embedding")
         self.counts.waited_s += time.perf_counter() - begin
@@ -242,8 +288,8 @@ class EmbeddingRows:
             The work was cancelled.
         """
         self.wait(staged, index, cancellation=cancellation)
-        step = staged.plan.batch(index)
-        with self._moving, self._breaking(f"the load of batch {step.number}"):
+        step, begin = staged.plan.batch(index), time.perf_counter()
+        with self._moving:
             self._require_whole()
             self._evict(step)
             with self._changed.lock:
@@ -256,6 +302,8 @@ class EmbeddingRows:
                     f"batch {step.number} has row {int(rows.ascending[bad[0]])} in slot {int(step.slots[bad[0]])}, "
                     f"which holds row {int(self._tags[step.slots[bad[0]]])}"
                 )
+        self.counts.num_batches += 1
+        self.counts.loaded_s += time.perf_counter() - begin
         slots = np.empty(len(rows.rows), np.int64)
         slots[rows.order] = step.slots
         repeats = None
@@ -365,15 +413,15 @@ class EmbeddingRows:
         Raises
         ------
         StoreError
-            A row cannot be read or written. The earlier records are unchanged.
+            A row cannot be read or written. The earlier records and the rows in memory are unchanged, so that the
+            checkpoint can be tried again.
         """
         with self._moving:
             self._require_whole()
-            with self._breaking(f"the checkpoint {record!r}"):
-                self._save()
-                self.table.commit(
-                    record, num_steps=self.num_steps, facts={**facts, "optimizer": self.optimizer.facts()}
-                )
+            self._save()
+            self.table.commit(
+                record, num_steps=self.num_steps, facts={**facts, "optimizer": self.optimizer.facts()}
+            )
 
     def flush(self) -> None:
         """Write all rows that changed to the table; they stay where they are, and are then clean. Commits nothing.
@@ -387,8 +435,7 @@ class EmbeddingRows:
         """
         with self._moving:
             self._require_whole()
-            with self._breaking("the end of the training"):
-                self._save()
+            self._save()
 
     def restart(self) -> None:
         """Make ready for another run, which begins with batch 0. No thread of the last run may be left.
@@ -402,8 +449,8 @@ class EmbeddingRows:
         """
         with self._moving:
             self._require_whole()
-            with self._breaking("the end of a run"):
-                self._pieces.save()
+            self._pieces.save()
+            with uninterrupted():
                 self._pieces.clear()
                 self.planner.restart(self._tags.copy())
         with self._changed.lock:
@@ -447,12 +494,13 @@ class EmbeddingRows:
 
     def _require_next(self, slots: BatchSlots) -> None:
         """Raise StateError unless ``slots`` belong to the next batch to make a step."""
-        if slots.number > self._done:
+        step = slots.number // self._per_step
+        if step > self._done:
             raise StateError(
-                f"batch {slots.number - 1} of the embedding has made no step: call step(batch) after backward(), or "
-                "skip(batch), before the next batch is used"
+                f"batch {slots.number - self._per_step} of the embedding has made no step: call step(batch) after "
+                "backward(), or skip(batch), before the next batch is used"
             )
-        if slots.number < self._done:
+        if step < self._done:
             raise StateError(
                 f"batch {slots.number} of the embedding has already made its step; call step(batch) or skip(batch) "
                 "once for each batch"
@@ -494,19 +542,23 @@ class EmbeddingRows:
                 f"batch {step.number} loads row {int(ids[filled[0]])} into slot {int(slots[filled[0]])}, which still "
                 f"holds row {int(self._tags[slots[filled[0]]])}"
             )
+        is_left = np.ones(len(ids), np.bool_)
         new = np.flatnonzero(step.load_from == TABLE)[is_new]
+        is_left[new] = False
+        waiting = np.flatnonzero(is_left & (step.load_from != LATE))
+        with self._breaking(f"the load of batch {step.number}"):
+            is_found = self._pieces.take(
+                step.number, ids[waiting], self._rows, slots[waiting], self._is_dirty
+            )
+            found = waiting[is_found]
+            # The slots count as full at once: if the table cannot be read below, these rows are nowhere else.
+            self._tags[slots[found]] = ids[found]
+        is_left[found] = False
+        left = np.flatnonzero(is_left)
         self.table.initial.fill(ids[new], self._rows, at=slots[new])
-        is_waiting = step.load_from != LATE
-        is_waiting[new] = False
-        waiting = np.flatnonzero(is_waiting)
-        is_waiting[waiting] = self._pieces.take(
-            step.number, ids[waiting], self._rows, slots[waiting], self._is_dirty
-        )
-        left = ~is_waiting
-        left[new] = False
-        self._is_dirty[slots[~is_waiting]] = False
-        read = np.flatnonzero(left)
-        self.table.read_into(ids[read], self._rows, at=slots[read])
+        self.table.read_into(ids[left], self._rows, at=slots[left])
+        self._is_dirty[slots[new]] = False
+        self._is_dirty[slots[left]] = False
         self._tags[slots] = ids
         self.counts.loaded_forward += int(np.count_nonzero(step.load_from == FORWARD))
         self.counts.loaded_table += int(np.count_nonzero(step.load_from == TABLE))
@@ -529,7 +581,7 @@ class EmbeddingRows:
     def _apply(self, slots: BatchSlots, grad: torch.Tensor) -> None:
         """Change the batch's distinct rows."""
         distinct = slots.slots
-        if slots.repeats is not None:
+        if slots.repeats is not None and slots.order is not None:
             again, first = slots.repeats
             distinct = slots.slots[slots.order]
             index = torch.empty(1, len(slots.slots), dtype=torch.int64)

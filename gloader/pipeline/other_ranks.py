@@ -4,6 +4,7 @@ A rank is a training process with one device. One rank of each machine, the host
 it serves the others. The pipeline uses these protocols and does not import `gloader.distributed`, which has the code.
 
 - `OtherDevices` stands for the devices of the ranks that this rank serves. All devices hold the same feature rows.
+- `TrainingRanks` stands for the ranks that train the same embeddings, each with its own batches.
 - `OtherMachines` stands for the machines that send each other missing rows (the exchange). An `ExchangeTier` belongs to
   a loader, and a `RowExchange` to one of its runs. A run is a sequence of batches without interruption.
 - A table is the feature rows of a node type or of a relation.
@@ -22,15 +23,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     import numpy as np
+    import torch
     from numpy.typing import NDArray
 
     from gloader.cache import DeviceCachePlan, SlotCache
     from gloader.core.signals import Cancellation
     from gloader.device import Device, DeviceTier
+    from gloader.pipeline.embedding_rows import EmbeddingRows
+    from gloader.pipeline.superbatch import BatchSlots
     from gloader.plan.memory_plan import MemoryPlan
     from gloader.ssd_store import FeatureStore, RamFeatures
     from gloader.ssd_store.cost.io_rates import Calibration, IoRates
@@ -135,6 +139,26 @@ class NoOtherDevices:
     def sharing_features(self, device: Device, num_bytes: int, *, table: int) -> Iterator[SharedFeatures]:  # noqa: ARG002 - the protocol's parameters
         """Yield no memory: nothing is shared."""
         yield SharedFeatures()
+
+
+class TrainingRanks(Protocol):
+    """The ranks of this machine, this one included, that train embeddings together: a step has a batch of each rank."""
+
+    @property
+    def num_ranks(self) -> int:
+        """R."""
+        ...
+
+    def allocate(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Return zeroed memory (num_bytes,) for the slots of the next embedding, which the other ranks read."""
+        ...
+
+    def stepping(self, rows: EmbeddingRows) -> Callable[[BatchSlots, torch.Tensor | None], None]:
+        """Return the function that makes a step of the next embedding with the gradients of all ranks.
+
+        The function has the parameters of `EmbeddingRows.step`, for this rank's batch.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -282,19 +282,20 @@ class PipelineRun:
         # Two tasks for the sampler threads: a trace far ahead, and later the batch itself.
         trace = SampleTrace(sample, kept, types) if self._sweeps is None else ReplayTrace(self._sweeps, types)
         pool = self._pool(SampleOrdered(sample, kept, tier.topology, types), sample_trace=trace)
-        # Superbatch sizes are multiples of ``unit``. All machines exchange rows for the same number of steps, and a
-        # step has one batch for each rank of the machine.
-        unit = 1 if tier.exchange is None or self._ranks is None else len(self._ranks.ranks)
+        # Superbatch sizes are multiples of ``unit``. All machines exchange rows for the same number of steps, slots are
+        # planned for whole steps, and a step has one batch for each rank of the machine.
+        counts_in_steps = tier.exchange is not None or bool(trained)
+        unit = len(self._ranks.ranks) if counts_in_steps and self._ranks is not None else 1
         collector = SuperbatchCollector(
             pool,
             self._stream,
             window,
-            size=tier.plan.superbatch.num_batches,
+            size=max(tier.plan.superbatch.num_batches, unit),
             num_tables=len(types),
             unit=unit,
             # The tables whose download enlarges the first superbatch. There are none with several machines, whose
-            # superbatches must be equal, and with edge sweeps, which take longer than a download.
-            downloaded=() if tier.exchange or self._sweeps else ssd,
+            # superbatches must be equal, with whole steps, and with edge sweeps, which take longer than a download.
+            downloaded=() if tier.exchange or self._sweeps or unit > 1 else ssd,
         )
         inspect = Inspect(ssd, instruments, trained)
         if tier.exchange is not None:

@@ -104,6 +104,13 @@ def ordered_rows(batch: AnyBatch, number: int, places: LocalArray | None = None)
     return OrderedRows(rows=rows, ascending=ascending, order=order)
 
 
+def ordered_tables(batch: AnyBatch, types: Sequence[int]) -> tuple[OrderedRows, ...]:
+    """Return a batch's rows in each of the tables ``types`` in ascending order, see `ordered_rows`. Pure."""
+    # A type with features on the SSD and with trained rows is in ``types`` twice, and its rows are sorted once.
+    tables = {number: ordered_rows(batch, number) for number in types}
+    return tuple(tables[number] for number in types)
+
+
 def _may_repeat(batch: AnyBatch, number: int) -> bool:
     """Return whether the batch's rows in table ``number`` may repeat."""
     return batch.may_repeat or is_of_edges(batch, number)
@@ -260,7 +267,7 @@ class SampleTrace:
             # sorted again.
             if not self._kept.has_room(batch):
                 return trace_entry(batch, self._types)
-            tables = [ordered_rows(batch, number) for number in self._types]
+            tables = ordered_tables(batch, self._types)
             self._kept.offer(position, batch, tables)
             return tuple(CodedRows.of(table.ascending) for table in tables)
 
@@ -369,7 +376,8 @@ class KeptBatches:
 
 def trace_entry(batch: AnyBatch, types: Sequence[int]) -> TraceEntry:
     """Return the distinct rows of ``batch`` in each of the tables with the numbers ``types``. Pure."""
-    return tuple(CodedRows.of(distinct_rows(batch, number)) for number in types)
+    coded = {number: CodedRows.of(distinct_rows(batch, number)) for number in types}
+    return tuple(coded[number] for number in types)
 
 
 def ordered(batch: AnyBatch, src_degree: NDArray[np.float32], types: Sequence[int] = (0,)) -> OrderedBatch:
@@ -381,8 +389,7 @@ def ordered(batch: AnyBatch, src_degree: NDArray[np.float32], types: Sequence[in
     src_degree : (U,) in-degrees of the nodes, or (0,) as in `OrderedBatch`
     types : the numbers of the tables
     """
-    tables = tuple(ordered_rows(batch, number) for number in types)
-    return OrderedBatch(sampled=batch, src_degree=src_degree, tables=tables)
+    return OrderedBatch(sampled=batch, src_degree=src_degree, tables=ordered_tables(batch, types))
 
 
 def _degrees(batch: AnyBatch, topology: Topology | HeteroGraph) -> NDArray[np.float32]:

@@ -278,7 +278,7 @@ class Transfer:
         if isinstance(sampled, SampledBatch):
             return ReadyBatch(
                 id=sampled.id,
-                x=x[0] if x else self.device.empty((len(sampled.nodes), 0), torch.float32),
+                x=x[0],
                 y=y,
                 blocks=tuple(blocks),
                 nodes=sampled.nodes,

@@ -131,12 +131,12 @@ class StagedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchSlots:
-    """The slots of a batch's rows."""
+    """The slots of a batch's rows; for another rank, or for a whole step, without `order` and `repeats`."""
 
     number: int  # of the batch, counted from the planner's start or restart
     slots: torch.Tensor  # (U,) int64, in batch order; a row that repeats has its slot again
-    order: torch.Tensor  # (V,) the first place of each distinct row, in ascending order of rows
-    repeats: torch.Tensor | None  # (2, U - V) the repeated places, and the first places of their rows
+    order: torch.Tensor | None = None  # (V,) the first place of each distinct row, in ascending order of rows
+    repeats: torch.Tensor | None = None  # (2, U - V) the repeated places, and the first places of their rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

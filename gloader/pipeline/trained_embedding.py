@@ -13,11 +13,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gloader.core.signals import uninterrupted
-from gloader.core.units import format_bytes, format_count, format_seconds
 from gloader.errors import BudgetError, GloaderError, ShapeError, StateError
+from gloader.observe.explain import RowReport, explain_rows
 from gloader.pipeline.embedding_rows import slot_bytes
+from gloader.plan.embedding_cost import RowStorage, RowTraffic, predict_rows
+from gloader.ssd_store.cost.profile import default_row_gap_bytes
+from gloader.ssd_store.embedding.embedding_table import default_buffer_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from gloader.cache import Trace
@@ -26,6 +31,8 @@ if TYPE_CHECKING:
     from gloader.observe.instruments import Work
     from gloader.pipeline.embedding_rows import EmbeddingRows
     from gloader.pipeline.superbatch import BatchSlots
+    from gloader.ssd_store.cost.io_rates import IoRates
+    from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
     from gloader.types import BatchId, Delivered
 
 
@@ -51,12 +58,21 @@ class TrainedEmbedding:
     name : the node type
     number : the node type's number
     rows : the rows
+    step : makes a batch's step, together with other ranks; None means `EmbeddingRows.step`
     """
 
-    def __init__(self, *, name: str, number: int, rows: EmbeddingRows) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        number: int,
+        rows: EmbeddingRows,
+        step: Callable[[BatchSlots, torch.Tensor | None], None] | None = None,
+    ) -> None:
         self.name = name
         self.number = number
         self.rows = rows
+        self._step = rows.step if step is None else step
         self._present: _Present | None = None  # the delivered batch, until its step
         self._counting = threading.Lock()  # guards the next field
         # Bytes read and written when the loader was opened, and at the last call of `count_bytes`.
@@ -81,18 +97,35 @@ class TrainedEmbedding:
         work.add_bytes(read=read, written=written)
         recorder.add_staged(bytes_read=read, bytes_written=written, requests=0)
 
-    def explain_run(self) -> str:
-        """Return a line on the loaded rows, by their sources, and on the bytes moved; "" before the first load."""
+    def explain_run(self, rates: IoRates) -> str:
+        """Return lines on the loaded rows and the bytes moved, measured and predicted; "" before the first load.
+
+        Parameters
+        ----------
+        rates : the disk's rates
+        """
         counts, rows = self.rows.counts, self.rows
-        loaded = counts.loaded_forward + counts.loaded_table + counts.loaded_late
-        if not loaded:
-            return ""
-        read, written = rows.bytes_read - self._before[0], rows.bytes_written - self._before[1]
-        forward, late = counts.loaded_forward / loaded, counts.loaded_late / loaded
-        return (
-            f"trained rows of {self.name}: {format_count(loaded)} loaded, {forward:.0%} of them kept since an earlier "
-            f"batch, {late:.0%} read from the table without staging; {format_bytes(read)} read, "
-            f"{format_bytes(written)} written; loads waited {format_seconds(counts.waited_s)} for steps"
+        row_bytes = 4 * rows.table.width
+        traffic = RowTraffic(
+            num_superbatches=counts.num_superbatches,
+            num_batches=counts.num_batches,
+            forward=counts.loaded_forward,
+            staged=counts.loaded_table,
+            late=counts.loaded_late,
+            appended=counts.evicted_table,
+            spilled=rows.bytes_spilled // row_bytes,
+        )
+        return explain_rows(
+            RowReport(
+                name=self.name,
+                traffic=traffic,
+                row_bytes=row_bytes,
+                predicted=predict_rows(traffic, storage_of(rows.table), rates),
+                bytes_read=rows.bytes_read - self._before[0],
+                bytes_written=rows.bytes_written - self._before[1],
+                measured_s=counts.staged_s + counts.loaded_s,
+                waited_s=counts.waited_s,
+            )
         )
 
     def require_done(self) -> None:
@@ -165,8 +198,19 @@ class TrainedEmbedding:
     def _finish(self, present: _Present, grad: torch.Tensor | None) -> None:
         """Make the step, and mark the batch as done. A signal does not cut it."""
         with uninterrupted():
-            self.rows.step(present.slots, grad)
+            self._step(present.slots, grad)
             self._present = None
+
+
+def storage_of(table: EmbeddingTable) -> RowStorage:
+    """Return the sizes of ``table`` for predictions."""
+    row_bytes = 4 * table.width
+    return RowStorage(
+        num_rows=table.num_rows,
+        row_bytes=row_bytes,
+        buffer_rows=max(default_buffer_bytes(table.num_rows, table.width) // row_bytes, 1),
+        gap_bytes=default_row_gap_bytes(table.folder, row_bytes),
+    )
 
 
 def _named(batch: BatchId) -> str:

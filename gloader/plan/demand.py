@@ -20,6 +20,7 @@ from gloader.cache import node_bytes, table_bytes
 from gloader.cache.write_plan import write_access_bytes
 from gloader.core.units import format_bytes
 from gloader.ssd_store import packer_memory_bytes
+from gloader.ssd_store.embedding.row_pieces import INDEX_BYTES
 
 if TYPE_CHECKING:
     from gloader.cache import PlannerName
@@ -126,7 +127,10 @@ class EmbeddingDemand:
         """Return the bytes for traces, plans and lookup tables with superbatches of ``num_batches``. Pure."""
         accesses = num_batches * self.batch_rows
         plans = _PLANS * (write_access_bytes(self.num_rows) + _STAGED_PER_ACCESS)
-        return accesses * (_TRACES_PER_ACCESS + plans) + table_bytes(self.num_rows, 2 * accesses)
+        # Rows that wait in files for the batch that loads them.
+        waiting = INDEX_BYTES * min(self.num_rows, 2 * accesses)
+        lookup = table_bytes(self.num_rows, 2 * accesses)
+        return accesses * (_TRACES_PER_ACCESS + plans) + lookup + waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

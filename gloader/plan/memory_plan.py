@@ -163,10 +163,6 @@ _KEPT_SUPERBATCHES = 3
 _KEPT_SHARES = (0.0, 1 / 16, 1 / 4, 1.0)
 _KEPT_OF_SWEPT = (0.0,)  # `_KEPT_SHARES` if edges are swept
 
-# Batches of a superbatch that show enough of the future of trained rows. With fewer, rows go to the disk that are used
-# again soon.
-_AHEAD = 32
-
 # Idle memory is the budget's part without a planned use. If "staged" was requested, `_with_cache` makes sure that it is
 # at least three times the staged rows. It has three equal parts: for staged rows, for the next
 # superbatch's staged rows, and for more buffers.
@@ -418,7 +414,7 @@ def _why(num_batches: int, requested: int | None) -> str:
 def _why_ahead(num_batches: int, requested: int | None) -> str:
     """Return the reason for superbatches of ``num_batches`` if only trained rows are planned. Pure."""
     if requested is None:
-        return "the largest whose sampled batches, traces and plans take at most half of the idle memory"
+        return "the largest whose traces and plans fit in the idle memory"
     return _why(num_batches, requested)
 
 
@@ -463,21 +459,18 @@ def _in_memory(
 def _written_ahead(demand: Demand, room: int, superbatch: int | None) -> tuple[int, float, int] | None:
     """Return S, and the share and the bytes of kept batches, for trained rows beside features in memory. Pure.
 
-    A large superbatch shows more of the future uses of a row, and keeping its batches saves a second sampling. Both
-    take at most half of the room. A size of less than `_AHEAD` batches is taken only if no other fits. None means that
-    not even the smallest size fits.
+    The size comes first. A large superbatch shows more of the future uses of a row, and its staging reads a large table
+    once, in order: half as many bytes a batch with twice the size. Its batches are kept if they then take at most half
+    of the room: that only saves a second sampling. None means that not even the smallest size fits.
     """
     if not demand.embeddings:
         return 1, 0.0, 0
-    sizes = _sizes(demand, superbatch)
     shares = _KEPT_SHARES if demand.sweeps is None else _KEPT_OF_SWEPT
-    long = [size for size in sizes if size >= min(_AHEAD, sizes[-1])]
-    tries = [(size, share, room // 2) for share in reversed(shares) for size in reversed(long)]
-    tries += [(size, 0.0, room) for size in reversed(sizes)]
-    for size, share, most in tries:
-        kept = int(share * _KEPT_SUPERBATCHES * size * demand.batch_bytes)
-        if demand.writing_bytes(size) + kept <= most:
-            return size, share, kept
+    for size in reversed(_sizes(demand, superbatch)):
+        for share in reversed(shares):
+            kept = int(share * _KEPT_SUPERBATCHES * size * demand.batch_bytes)
+            if demand.writing_bytes(size) + kept <= (room // 2 if share else room):
+                return size, share, kept
     return None
 
 

@@ -331,8 +331,8 @@ def embedded_dims(settings: TrainSettings, dataset: Dataset) -> dict[str, int]:
     plain = [each for each in types if not dataset.node_tables[each].feature_dim]
     dims: dict[str, int] = {}
     for given_type, width in config.dims.items():
-        if not isinstance(width, int) or width < 1:
-            raise ConfigError(f"--embed {given_type}={width!r}: a row has 1 number or more")
+        if width < 1:
+            raise ConfigError(f"--embed {given_type}={width}: a row has 1 number or more")
         if given_type == EVERY_TYPE:
             every = plain or (types if len(types) == 1 else ())
             if not every:

@@ -128,6 +128,7 @@ def share_budget(
     parameter_bytes: int,
     step_bytes: int,
     first_bytes: int = 0,
+    learned_bytes: int = 0,
     process: ProcessKind = ONE_PROCESS,
 ) -> tuple[RunBudget, ...]:
     """Divide ``total_bytes`` before anything is allocated. Pure.
@@ -138,6 +139,7 @@ def share_budget(
     parameter_bytes : each rank's weights; 0 if they are on a GPU
     step_bytes : each rank's peak of a training step's tensors; 0 if they are on a GPU
     first_bytes : a rank's memory when its process's first run begins: modules, and earlier work of the program
+    learned_bytes : the part of ``parameter_bytes`` in learned rows, one for each node of a type without features
     process : number of ranks and kind of model
 
     Returns
@@ -167,10 +169,17 @@ def share_budget(
     ]
     least = budgets[-1]
     if least.loader_bytes <= 0:
+        instead = ""
+        if 2 * learned_bytes > parameter_bytes:
+            instead = (
+                f". {learned_bytes / parameter_bytes:.0%} of the model are learned rows of nodes without features: "
+                "--embed DIM keeps such rows on the SSD"
+            )
         raise BudgetError(
             f"the model takes {format_bytes(model)}, a training step {format_bytes(step)} and the code of the run "
             f"{format_bytes(least.process_bytes)} of the memory budget of {format_bytes(total_bytes)}, which leaves "
-            "nothing to load batches with. Use a smaller batch size, fan-out or hidden width, or raise the budget",
+            f"nothing to load batches with{instead}. Use a smaller batch size, fan-out or hidden width, or raise the "
+            "budget",
             short_bytes=1 - least.loader_bytes,
         )
     # Divisions that leave too little for any loader are left out.

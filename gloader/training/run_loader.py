@@ -30,7 +30,14 @@ from gloader.training.model_spec import KnowledgeSpec, LinkSpec
 from gloader.training.replica import logits_and_loss
 from gloader.training.run_budget import ProcessKind, RunBudget, share_budget
 from gloader.training.run_inference import require_inference
-from gloader.training.step_memory import largest, parameter_bytes, probe, step_bytes, with_blank_rows
+from gloader.training.step_memory import (
+    largest,
+    learned_row_bytes,
+    parameter_bytes,
+    probe,
+    step_bytes,
+    with_blank_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -294,7 +301,10 @@ class RunLoader:
         The first access measures a training step. This access is collective.
         """
         # On a GPU, the weights and the step take no host memory.
-        parameters = parameter_bytes(self.task.spec) if self.device.type == "cpu" else 0
+        spec = self.task.spec
+        parameters, learned = 0, 0
+        if self.device.type == "cpu":
+            parameters, learned = parameter_bytes(spec), learned_row_bytes(spec)
         # The measurement runs a network with gradients. It is skipped if weights and gradients exceed the memory.
         step = self._step_bytes() if 0 < 2 * parameters <= self._default_bytes() else 0
         first = max(self.group.gather(first_bytes()))
@@ -309,6 +319,7 @@ class RunLoader:
             parameter_bytes=parameters,
             step_bytes=step,
             first_bytes=first,
+            learned_bytes=learned,
             process=process,
         )
 

@@ -36,7 +36,7 @@ _RECORDS: Final = Records(InitialRows=InitialRows)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Metadata:
-    """What a record holds beside the arrays."""
+    """The content of a record beside the arrays."""
 
     number: int
     num_rows: int

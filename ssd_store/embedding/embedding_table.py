@@ -23,11 +23,11 @@ import numpy as np
 from gloader.core.aligned_memory import plain_array
 from gloader.errors import (
     ConfigError,
-    IncompleteStoreError,
     ShapeError,
     StoreError,
     StoreExistsError,
     StoreLockedError,
+    StoreOpenError,
 )
 from gloader.ssd_store.embedding.embedding_record import (
     EmbeddingRecord,
@@ -63,6 +63,7 @@ BUFFER_BYTES: Final = 64 * 2**20  # most memory of the append buffer, if no size
 _LEAST_BUFFER_BYTES: Final = 2**20  # least memory of it
 _STEP_BYTES: Final = 4 * 2**20  # bytes of rows that are gathered together while a run is written
 _OWNER_ONLY: Final = 0o700
+_ATTEMPTS: Final = 5  # attempts of a reader to open a record that a writer keeps replacing
 
 
 class EmbeddingTable:
@@ -253,21 +254,26 @@ class EmbeddingTable:
     @classmethod
     def _open_reader(cls, folder: Path, record: str | None, os_io: OsIO) -> Self:
         """Open the rows of a record for reading only, while a writer may replace it."""
-        last = -1
-        while True:
-            names = _listed(folder, os_io)
-            wanted = names if record is None else [name for name in names if name == f"{record}.json"]
-            chosen = _chosen(folder, record, _read_records(folder, wanted, os_io))
-            runs = RunSet(
-                folder, num_rows=chosen.num_rows, initial=chosen.initial, named={}, next_run=0, os_io=os_io
-            )
+        attempts = range(_ATTEMPTS)
+        for attempt in attempts:
             try:
+                names = _listed(folder, os_io)
+                wanted = names if record is None else [name for name in names if name == f"{record}.json"]
+                chosen = _chosen(folder, record, _read_records(folder, wanted, os_io))
+                runs = RunSet(
+                    folder,
+                    num_rows=chosen.num_rows,
+                    initial=chosen.initial,
+                    named={},
+                    next_run=0,
+                    os_io=os_io,
+                )
                 return cls(folder, chosen, runs, newest=0, lock=None, buffer_bytes=0, os_io=os_io)
-            except IncompleteStoreError:
-                # A commit may have replaced the record, and removed its files, since it was read.
-                if chosen.number == last:
+            except StoreOpenError:
+                # A commit may have replaced a record, and removed its files, since the folder was listed.
+                if attempt == attempts[-1]:
                     raise
-                last = chosen.number
+        raise AssertionError
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -283,6 +289,11 @@ class EmbeddingTable:
     def records(self) -> tuple[str, ...]:
         """Names of the records, which a writer knows; sorted."""
         return self._runs.records
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of memory that the runs hold now: the page checksums and the first id of each page of ids."""
+        return sum(run.num_bytes for run in self._runs.runs)
 
     @property
     def bytes_read(self) -> int:
@@ -601,7 +612,7 @@ def _locked(folder: Path, os_io: OsIO) -> LockedFolder:
         pid = holder_of(folder, os_io=os_io)
         raise StoreLockedError(
             f"{folder}: {'another process' if pid is None else f'process {pid}'} writes to this embedding table; wait "
-            "for it, or open the table with is_read_only=True"
+            "for it"
         ) from None
     return lock
 

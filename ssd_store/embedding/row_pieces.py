@@ -2,15 +2,16 @@
 
 The piece of a batch has all rows that wait for it: those that were evicted forward to it, and those that were read
 ahead from the table. Rows of many batches arrive mixed. They are kept in places of one array in memory. When it is
-full, the rows of the farthest batches leave it, a quarter of the array at a time: so a piece is written in large parts,
-and nothing is written if the waiting rows fit in memory.
+full, the rows of the batches with most rows leave it, a quarter of the array at a time: so a piece is written in large
+parts, and nothing is written if the waiting rows fit in memory.
 
 A row that leaves goes to a file in the spill folder. Without a folder, or if the folder or the index of its rows is
-full, it goes to the table, which is read at the load. The index has 9 bytes in memory for each row in a file.
+full, it goes to the table, which is read at the load: a page for each row, several times slower.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass
 from functools import partial
@@ -35,9 +36,10 @@ if TYPE_CHECKING:
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import IdArray
 
+_LOG = logging.getLogger(__name__)
+
 _PLACE_BYTES: Final = 17  # bytes in memory for each place beside its row: id, links, flag, free list
-_INDEX_BYTES: Final = 9  # bytes in memory for each row in a file: id and flag
-_SPILLED: Final = 8  # rows in files for each place in memory, at most
+INDEX_BYTES: Final = 9  # bytes in memory for each row in a file: id and flag
 _LEAST_PLACES: Final = 16  # a quarter of the array is flushed, and two threads add a quarter each
 _PART_BYTES: Final = 2**20  # most bytes of rows that are copied, written to a file or read from it at once
 _CHUNK_BYTES: Final = 4 * 2**20  # most bytes of rows that are added at once, straight into their places
@@ -51,7 +53,7 @@ def least_staging_bytes(width: int) -> int:
 
 
 def _bytes_of_place(width: int) -> int:
-    return 4 * width + _PLACE_BYTES + _SPILLED * _INDEX_BYTES
+    return 4 * width + _PLACE_BYTES
 
 
 def copy_matching(
@@ -94,7 +96,8 @@ class RowPieces:
     Parameters
     ----------
     width : float32 values in a row
-    num_bytes : memory for waiting rows, beside `WORK_BYTES`
+    num_bytes : memory for waiting rows, beside `WORK_BYTES` and `INDEX_BYTES` for each row in a file
+    most_spilled : rows in files, at most
     append : writes rows to the table; called with ids (n,) and rows (n, width)
     spill : folder for the rows that do not fit in memory; None means that they go to the table
 
@@ -109,6 +112,7 @@ class RowPieces:
         width: int,
         *,
         num_bytes: int,
+        most_spilled: int = 2**62,
         append: Callable[[IdArray, NDArray[np.float32]], None],
         spill: SpillFolder | None,
     ) -> None:
@@ -123,6 +127,7 @@ class RowPieces:
         self._width = width
         self._append = append
         self._spill = spill
+        self._most_spilled = most_spilled
         self._lock = threading.RLock()  # guards everything below; held while files are written and read
         self._rows = aligned_bytes(size * 4 * width).view(np.float32).reshape(size, width)
         self._ids = np.full(size, -1, np.int64)  # -1: free, or not yet filled
@@ -138,6 +143,7 @@ class RowPieces:
         self._num_spilled = 0
         self._in_table: dict[int, int] = {}  # by batch: rows that left to the table
         self._lane: ReadLane | None = None
+        self._has_warned = False  # whether the log says that rows leave to the table
         self.bytes_read = 0  # of files
         self.bytes_written = 0  # to files
 
@@ -164,6 +170,8 @@ class RowPieces:
         ------
         BudgetError, SpillError, StoreError
             Other rows cannot be written to make room, or ``fill`` raised it.
+        PlanError
+            Rows for batches that are over fill the memory.
         """
         with self._lock:
             while self._num_free < len(ids):
@@ -254,9 +262,10 @@ class RowPieces:
             count = len(places)
             self._append_rows(places)
             self._is_dirty[places] = False
-            for part in self._all_parts():
-                if part.is_dirty.any():
-                    self._append(part.ids[part.is_dirty], self._read(part)[part.is_dirty])
+            for parts in self._dirty_runs():
+                rows = self._read_each(parts)
+                for part, content in zip(parts, rows, strict=True):
+                    self._append(part.ids[part.is_dirty], content[part.is_dirty])
                     count += int(np.count_nonzero(part.is_dirty))
                     part.is_dirty[:] = False
         return count
@@ -315,26 +324,40 @@ class RowPieces:
         self._counts[batches & (size - 1)] = counts[batches & (len(heads) - 1)]
 
     def _flush(self) -> None:
-        """Let the rows of the farthest batches leave the memory, at least a quarter of its rows if there are any."""
-        leaving: list[tuple[int, IdArray]] = []
-        count, batch = 0, self._last
-        while count < len(self._free) // 4 and batch >= self._first:
-            places = self._list(batch)
-            if len(places):
-                leaving.append((batch, places))
-                count += len(places)
-            batch -= 1
+        """Let the rows of the batches with most rows leave the memory, at least a quarter of its rows if there are any.
+
+        So parts are large: a batch reads few of them. Of batches with equally many rows the farthest leave first.
+        """
+        batches = np.arange(self._last, self._first - 1, -1)
+        counts = self._counts[batches & (len(self._heads) - 1)]
+        order = np.argsort(-counts, kind="stable")
+        num_leaving = int(np.searchsorted(np.cumsum(counts[order]), len(self._free) // 4)) + 1
+        chosen = order[:num_leaving]
+        chosen = chosen[counts[chosen] > 0]
+        leaving = [(batch, self._list(batch)) for batch in batches[chosen].tolist()]
+        count = int(counts[chosen].sum())
+        if not leaving:
+            raise PlanError(
+                f"rows wait for batches before batch {self._first}, which were loaded without them"
+            )
         # Each part ends on a page, so a file is at most a page for each batch longer than its rows.
         num_bytes = 4 * self._width * count + PAGE_BYTES * (
             len(leaving) + 4 * self._width * count // _PART_BYTES + 1
         )
         if (
             self._spill is not None
-            and self._num_spilled + count <= _SPILLED * len(self._free)
+            and self._num_spilled + count <= self._most_spilled
             and self._spill.room_bytes >= num_bytes
         ):
             self._write(self._spill, leaving)
         else:
+            if not self._has_warned:
+                self._has_warned = True
+                _LOG.warning(
+                    "rows of an embedding that wait for later batches do not fit in memory or in the spill folder: "
+                    "they are read again from the table, which takes several times longer; raise spill_budget, or give "
+                    "the embedding a larger cache"
+                )
             for batch, places in leaving:
                 self._append_rows(places[self._is_dirty[places]])
                 self._in_table[batch] = self._in_table.get(batch, 0) + len(places)
@@ -386,8 +409,26 @@ class RowPieces:
         for parts in self._parts.values():
             yield from parts
 
+    def _dirty_runs(self) -> Iterator[list[_Part]]:
+        """Yield the parts with dirty rows, those of a file in its order, as many as may be read at once."""
+        dirty = [part for part in self._all_parts() if part.is_dirty.any()]
+        dirty.sort(key=lambda part: (id(part.pieces), part.owner))
+        run: list[_Part] = []
+        for part in dirty:
+            num_rows = sum(len(each.ids) for each in run) + len(part.ids)
+            if run and (run[0].pieces is not part.pieces or num_rows > self.part_rows):
+                yield run
+                run = []
+            run.append(part)
+        if run:
+            yield run
+
     def _read(self, part: _Part) -> NDArray[np.float32]:
         """Return the rows (n, width) of a part, every byte checked."""
+        return self._read_each([part])[0]
+
+    def _read_each(self, parts: list[_Part]) -> list[NDArray[np.float32]]:
+        """Return the rows (n, width) of each of some parts of one file, every byte checked."""
         if self._lane is None:  # without a file there is no lane
             self._lane = ReadLane(
                 _PART_BYTES,
@@ -396,9 +437,10 @@ class RowPieces:
                 os_io=REAL_OS if self._spill is None else self._spill.os_io,
                 when_closed="the embedding is closed",
             )
-        rows: NDArray[np.float32] = part.pieces.read(part.owner, self._lane, np.dtype(np.float32))
-        self.bytes_read += rows.nbytes
-        return rows.reshape(-1, self._width)
+        owners = [part.owner for part in parts]
+        found = parts[0].pieces.read_each(owners, self._lane, np.dtype(np.float32))
+        self.bytes_read += sum(rows.nbytes for rows in found)
+        return [rows.reshape(-1, self._width) for rows in found]
 
     def _release(self, part: _Part) -> None:
         """Give a part's bytes back."""

@@ -92,7 +92,7 @@ class RunSet:
     def open(self, names: Iterable[str], arrays: Iterable[tuple[ArrayRecord, ...]]) -> None:
         """Open the runs of a record, the newest first; raises as `SortedRun`."""
         for name, records in zip(names, arrays, strict=True):
-            self._runs += (self._opened(name, records),)
+            self._runs += (self._opened(name, records, is_on_device=True),)
 
     def pin(self) -> tuple[SortedRun, ...]:
         """Return the runs, the newest first, which stay open until `unpin`. The caller holds the lock.
@@ -159,7 +159,7 @@ class RunSet:
     def _new(self, name: str, arrays: tuple[ArrayRecord, ...]) -> SortedRun:
         """Open a run that was just written; remove it if this fails."""
         try:
-            run = self._opened(name, arrays)
+            run = self._opened(name, arrays, is_on_device=False)
         except BaseException:
             remove_run(self._folder, name, os_io=self._os_io)
             raise
@@ -167,9 +167,15 @@ class RunSet:
             self.bytes_written += run.file_bytes
         return run
 
-    def _opened(self, name: str, arrays: tuple[ArrayRecord, ...]) -> SortedRun:
+    def _opened(self, name: str, arrays: tuple[ArrayRecord, ...], *, is_on_device: bool) -> SortedRun:
         return SortedRun(
-            self._folder, name, arrays, num_rows=self._num_rows, lane=self.lane, os_io=self._os_io
+            self._folder,
+            name,
+            arrays,
+            num_rows=self._num_rows,
+            lane=self.lane,
+            is_on_device=is_on_device,
+            os_io=self._os_io,
         )
 
     def _new_name(self) -> str:
@@ -190,11 +196,19 @@ class RunSet:
     # --- files that records name ---
 
     def begin_commit(self, record: str) -> tuple[SortedRun, ...]:
-        """Return the runs for the record ``record``. Their files, and those of its last version, now stay."""
+        """Return the runs for the record ``record``, on the device. Their files, and those of its last version, stay.
+
+        Raises
+        ------
+        StoreWriteError
+            The device refuses.
+        """
         with self.lock:
-            former = self._named.get(record, frozenset())
-            self._named[record] = former.union(run.name for run in self._runs)
-            return self._runs
+            former, runs = self._named.get(record, frozenset()), self._runs
+            self._named[record] = former.union(run.name for run in runs)
+        for run in runs:
+            run.sync()
+        return runs
 
     def end_commit(self, record: str, runs: Iterable[SortedRun]) -> None:
         """Note that the record ``record`` on the disk names ``runs``, or remove it if it has none any more."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import numpy as np
@@ -20,7 +21,8 @@ import numpy as np
 from gloader.errors import FormatError
 from gloader.ssd_store.cost.profile import default_row_gap_bytes
 from gloader.ssd_store.format.checksum import PAGE_BYTES
-from gloader.ssd_store.os_io import REAL_OS, OsIO
+from gloader.ssd_store.format.format import check_record
+from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, write_errors
 from gloader.ssd_store.read.columns import ArrayFile, RowRequest
 from gloader.ssd_store.write.array_writer import ArrayWriter
 from gloader.types import ReadStats
@@ -108,6 +110,7 @@ class SortedRun:
     arrays : the records of its arrays, see `RunWriter.finish`
     num_rows : N, of the table
     lane : the lane through which the ids are read once
+    is_on_device : False if the run was just written, and not yet forced to the device
     os_io : the system calls
 
     Raises
@@ -124,11 +127,15 @@ class SortedRun:
         *,
         num_rows: int,
         lane: ReadLane,
+        is_on_device: bool,
         os_io: OsIO = REAL_OS,
     ) -> None:
         self.name = name
         self.arrays = arrays
         self.pins = 0  # reads in progress, counted by the table
+        self._folder = folder
+        self._os_io = os_io
+        self._is_on_device = is_on_device
         self._gap_bytes = default_row_gap_bytes(folder, PAGE_BYTES)
         self._files = contextlib.ExitStack()
         self._ids: ArrayFile | None = None  # None in a dense run
@@ -201,12 +208,35 @@ class SortedRun:
         """See `Run.read_into`."""
         return self._rows.read_rows_into(lane, RowRequest(rows=places, position=at, is_sorted=True), out)
 
+    def sync(self) -> None:
+        """Force the run to the device, if this was not done yet.
+
+        Raises
+        ------
+        StoreWriteError
+            The device refuses.
+        """
+        if self._is_on_device:
+            return
+        # A run that is merged before the next commit is never forced to the device.
+        for record in self.arrays:
+            for file in (record.file, str(record.pages_file)):
+                path = self._folder / file
+                with write_errors(path, "forcing a run to the device", os_io=self._os_io):
+                    fd = self._os_io.open(path, os.O_RDWR)
+                    try:
+                        self._os_io.fsync(fd)
+                    finally:
+                        close_quietly(fd, os_io=self._os_io)
+        self._is_on_device = True
+
     def close(self) -> None:
         """Close the files. Idempotent."""
         self._files.close()
 
     def _open(self, folder: Path, record: ArrayRecord, os_io: OsIO) -> ArrayFile:
         """Open an array's file; `close` closes it."""
+        check_record(folder, record, os_io=os_io)
         file = ArrayFile(folder, record, os_io=os_io)
         self._files.callback(file.close)
         return file
@@ -276,6 +306,7 @@ class RunWriter:
                     dtype=dtype,
                     shape=shape,
                     on_close=self._records.append,
+                    is_synced=False,
                     os_io=self._os_io,
                 )
         except BaseException:
@@ -302,7 +333,9 @@ class RunWriter:
             self._writers["ids"].append(ids)
 
     def finish(self) -> tuple[ArrayRecord, ...]:
-        """Force the run to the device; return the records of its arrays: the rows, then the ids if it has them.
+        """Complete the files; return the records of the arrays: the rows, then the ids if the run has them.
+
+        The files may not be on the device yet, see `SortedRun.sync`.
 
         Raises
         ------

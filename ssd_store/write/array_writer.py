@@ -127,11 +127,15 @@ class PageFile:
         if self._kept is not None:
             self._os_io.truncate(self._fd, self._header_bytes + self._num_bytes)
 
-    def finish(self) -> None:
-        """Force the content to the device and close. A failed fsync is final and never repeated."""
+    def finish(self, *, is_synced: bool = True) -> None:
+        """Close, and before that force the content to the device, unless the caller does that later.
+
+        A failed fsync is final and never repeated.
+        """
         # After a failed fsync the kernel may have dropped the pages, and a second fsync would find nothing to write.
         self._end_thread()
-        self._os_io.fsync(self._fd)
+        if is_synced:
+            self._os_io.fsync(self._fd)
         # The close is checked too, because some network file systems report a full disk only now.
         fd, self._fd = self._fd, -1
         self._os_io.close(fd)
@@ -226,6 +230,7 @@ class ArrayWriter:
     held : rows whose pages are written, in a file with its full size. All rows are appended and have checksums. None
         means that all rows are written
     on_close : receives the completed array's record
+    is_synced : False if the caller forces the files to the device later
     os_io : the system calls
     """
 
@@ -238,6 +243,7 @@ class ArrayWriter:
         shape: tuple[int, ...],
         held: HeldRows | None = None,
         on_close: Callable[[ArrayRecord], None],
+        is_synced: bool = True,
         os_io: OsIO = REAL_OS,
     ) -> None:
         self.name = name
@@ -249,6 +255,7 @@ class ArrayWriter:
         self._path = folder / f"{name}.npy"
         self._os_io = os_io
         self._on_close = on_close
+        self._is_synced = is_synced
         self._is_open = True
         # The digest is computed during the writes, so that nothing is read back.
         self._digest = Digest()
@@ -295,7 +302,7 @@ class ArrayWriter:
         self.rows_written += chunk.shape[0]
 
     def close(self) -> None:
-        """Complete the array: write, fsync and record it. Idempotent.
+        """Complete the array: write, force it to the device and record it. Idempotent.
 
         Raises
         ------
@@ -363,7 +370,7 @@ class ArrayWriter:
         self._os_io.kill_point("writer.after_data_write")
         # All writes come before the first fsync, so that the device may order them.
         for file in self._files:
-            file.finish()
+            file.finish(is_synced=self._is_synced)
         self._os_io.kill_point("writer.after_data_fsync")
 
     def _record(self) -> ArrayRecord:

@@ -164,7 +164,7 @@ ADVICE: Final[dict[str, str]] = {
     "dgl.nn.HeteroEmbedding": "rows that are learned: a torch.nn.Embedding for each type",
     "dgl.nn.HeteroLinear": "a torch.nn.Linear for each type",
     "dgl.nn.EdgeWeightNorm": "a GraphConv normalises by degrees; weights can be divided before the export",
-    "dgl.nn.NodeEmbedding": "rows that are learned: torch.nn.Embedding, or `gloader train` for types without features",
+    "dgl.nn.NodeEmbedding": "rows that are learned: gloader.NodeEmbedding, whose rows may exceed memory",
     "dgl.ops": "blocks have update_all and apply_edges",
     "dgl.optim": "take an optimizer of torch",
     "dgl.partition": "ranks and machines share a loader under torchrun (docs/distributed.md)",

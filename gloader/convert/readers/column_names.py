@@ -122,9 +122,7 @@ def named_column(names: Iterable[str], known: Sequence[str], *, what: str) -> st
 
 def triple_columns(names: Sequence[str]) -> dict[str, str]:
     """Return the columns of a table of triples by their roles, as far as exactly one column has a role's name. Pure."""
-    found = {
-        role: [name for name in names if plain(name) in known] for role, known in TRIPLE_NAMES.items()
-    }
+    found = {role: [name for name in names if plain(name) in known] for role, known in TRIPLE_NAMES.items()}
     return {role: matches[0] for role, matches in found.items() if len(matches) == 1}
 
 

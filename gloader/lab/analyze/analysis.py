@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import cycle, islice, pairwise
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -155,7 +155,7 @@ class _StallRuns:
         of_epochs = replace(self._settings, loader=loader, optim=replace(self._settings.optim, epochs=epochs))
 
         def within_bytes(
-            dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
+            dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None, **_: Any
         ) -> AnyLoader:
             """Return the task's loader, with ``loader_bytes`` as its memory budget if given."""
             if loader_bytes is not None:

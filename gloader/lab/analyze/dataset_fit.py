@@ -129,7 +129,12 @@ class DatasetQuestion:
         )
 
     def _plan(
-        self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
+        self,
+        dataset: Dataset,
+        settings: LoaderSettings,
+        *,
+        device_dry_run: DryRun | None,
+        **_: Any,
     ) -> AnyLoader:
         """Return a loader's plan in place of a loader. ``device_dry_run`` is None, because the device is the CPU."""
         request = LoadRequest(dataset=dataset, seeds=self._seeds, settings=settings, dry_run=device_dry_run)

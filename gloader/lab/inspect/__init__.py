@@ -1,5 +1,6 @@
 """A run's predicted reads, for `gloader inspect`: cache misses at any cache size, and the file pages with edges."""
 
+from gloader.lab.inspect.embedding_reads import EmbeddingReads, inspect_embedding
 from gloader.lab.inspect.policy_misses import AccessTrace, Inspection, inspect_trace, sample_trace
 from gloader.lab.inspect.topology_reads import (
     GapBytes,
@@ -12,11 +13,13 @@ from gloader.lab.inspect.topology_reads import (
 
 __all__ = [
     "AccessTrace",
+    "EmbeddingReads",
     "GapBytes",
     "Inspection",
     "PageMarks",
     "ReadDemand",
     "TopologyReads",
+    "inspect_embedding",
     "inspect_topology",
     "inspect_trace",
     "mark_pages",

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 from gloader.pipeline.embedding_rows import EmbeddingRows, slot_bytes
@@ -22,12 +23,13 @@ from gloader.ssd_store.embedding.embedding_table import table_bytes
 from gloader.ssd_store.embedding.row_pieces import WORK_BYTES, least_staging_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
 
     from gloader.dataset import Dataset
     from gloader.pipeline.embed import FrozenRows
     from gloader.pipeline.embedding_optimizers import RowOptimizer
+    from gloader.pipeline.other_ranks import TrainingRanks
     from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import AnyBatch
@@ -39,6 +41,9 @@ _STAGING_SHARE: Final = 4  # memory for staged rows: the bytes of the slots divi
 _DEPTH: Final = 4
 # Values of a large batch per row and column: the leaf, its gradient, and a step's copies of weights and gradient.
 _BATCH_COPIES: Final = 4
+# The same of each rank, if ranks add their gradients up: the gradient that was sent, its copy beside those of the other
+# ranks, the sum, and a step's copies.
+_SUM_COPIES: Final = 4
 
 
 class GivenEmbedding(Protocol):
@@ -57,6 +62,11 @@ class GivenEmbedding(Protocol):
     @property
     def table(self) -> EmbeddingTable:
         """All rows."""
+        ...
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What ranks must have in common to train the embedding together."""
         ...
 
     @property
@@ -84,6 +94,18 @@ class GivenEmbeddings:
 
     trained: tuple[GivenEmbedding, ...] = ()  # in the order of the node types
     frozen: tuple[FrozenRows, ...] = ()
+    ranks: TrainingRanks | None = None  # the ranks that train them together; None if this process is alone
+
+    @property
+    def num_ranks(self) -> int:
+        """R, the batches of a step."""
+        return 1 if self.ranks is None else self.ranks.num_ranks
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The columns that each type gets."""
+        trained = {each.node_type: each.dim for each in self.trained}
+        return trained | {each.node_type: each.dim for each in self.frozen}
 
     @property
     def table_bytes(self) -> tuple[int, ...]:
@@ -119,19 +141,22 @@ def embedding_demands(
         largest = max((count_rows(batch, number) for batch in probe), default=1)
         table = each.table
         batch_rows = min(max(math.ceil(LARGER_THAN_PROBED * distinct), 1), table.num_rows)
+        # The rows of all batches of a step are in slots together.
+        step_rows = min(batch_rows * given.num_ranks, table.num_rows)
         each_bytes = slot_bytes(table.width)
         num_bytes = each.cache_bytes
         if num_bytes is None:
             num_bytes = room * _row_bytes(each) * table.num_rows // sum(given.table_bytes)
-            num_bytes = max(num_bytes, batch_rows * each_bytes)
+            num_bytes = max(num_bytes, step_rows * each_bytes)
         num_slots = min(num_bytes // each_bytes, table.num_rows)
         # A requested size may be as small as the measured batches. A larger batch then ends the run with an error.
-        if num_slots < distinct:
+        if num_slots < (least := min(distinct * given.num_ranks, table.num_rows)):
+            unit = "a batch" if given.num_ranks == 1 else f"a step of {given.num_ranks} ranks"
             raise BudgetError(
-                f"the embedding of {each.node_type!r} has a cache of {format_bytes(num_bytes)}, and a batch has up to "
-                f"{distinct:,} of its rows, which need {format_bytes(distinct * each_bytes)}: all rows of a batch are "
+                f"the embedding of {each.node_type!r} has a cache of {format_bytes(num_bytes)}, and {unit} has up to "
+                f"{least:,} of its rows, which need {format_bytes(least * each_bytes)}: all rows of a batch are "
                 "in memory until its step. Give it more memory, by NodeEmbedding(cache="
-                f"{batch_rows * each_bytes}) or --embed-cache, or use a smaller batch size or fan-out"
+                f"{step_rows * each_bytes}) or --embed-cache, or use a smaller batch size or fan-out"
             )
         demands.append(
             EmbeddingDemand(
@@ -146,7 +171,8 @@ def embedding_demands(
                 + _staging_bytes(each, num_slots)
                 + WORK_BYTES
                 + table_bytes(table.num_rows, table.width)
-                + math.ceil(LARGER_THAN_PROBED * largest) * _batch_row_bytes(each, dataset),
+                + math.ceil(LARGER_THAN_PROBED * largest)
+                * _batch_row_bytes(each, dataset, num_ranks=given.num_ranks),
             )
         )
     return tuple(demands)
@@ -178,19 +204,25 @@ def open_embeddings(
         Another loader trains an embedding.
     """
     opened = []
-    for each, demand, spill in zip(given.trained, demands, spills or [None] * len(demands), strict=True):
+    ranks = given.ranks
+    places: Sequence[SpillFolder | None] = spills or [None] * len(demands)
+    for each, demand, spill in zip(given.trained, demands, places, strict=True):
+        rows = EmbeddingRows(
+            each.table,
+            each.optimizer,
+            capacity=demand.num_slots,
+            depth=_DEPTH,
+            batches_per_step=given.num_ranks,
+            spill=spill,
+            staging_bytes=demand.staging_bytes,
+            expected_accesses=2 * num_batches * demand.batch_rows,
+            allocate=aligned_bytes if ranks is None else ranks.allocate,
+        )
         trained = TrainedEmbedding(
             name=each.node_type,
             number=dataset.node_types.index(each.node_type),
-            rows=EmbeddingRows(
-                each.table,
-                each.optimizer,
-                capacity=demand.num_slots,
-                depth=_DEPTH,
-                spill=spill,
-                staging_bytes=demand.staging_bytes,
-                expected_accesses=2 * num_batches * demand.batch_rows,
-            ),
+            rows=rows,
+            step=None if ranks is None else ranks.stepping(rows),
         )
         each.attach(trained)
         stack.callback(each.detach)
@@ -208,8 +240,9 @@ def _staging_bytes(given: GivenEmbedding, num_slots: int) -> int:
     return max(num_slots * _row_bytes(given) // _STAGING_SHARE, least_staging_bytes(given.table.width))
 
 
-def _batch_row_bytes(given: GivenEmbedding, dataset: Dataset) -> int:
-    """Return the bytes per row of a batch's tensors."""
+def _batch_row_bytes(given: GivenEmbedding, dataset: Dataset, *, num_ranks: int) -> int:
+    """Return the bytes per row of a batch's tensors, with those of the other ranks that a step adds up."""
     features = dataset.node_tables[given.node_type].feature_dim
     beside = features + given.dim if features else 0  # columns of ``x``, if it is not the leaf itself
-    return 4 * (_BATCH_COPIES * given.dim + beside)
+    copies = _BATCH_COPIES if num_ranks == 1 else _BATCH_COPIES + num_ranks * _SUM_COPIES
+    return 4 * (copies * given.dim + beside)

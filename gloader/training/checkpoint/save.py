@@ -16,6 +16,7 @@ import torch
 
 from gloader.core.malformed import MALFORMED
 from gloader.errors import CheckpointError, ConfigError
+from gloader.ssd_store.format.manifest import is_plain_name
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.write.atomic_file import write_atomically
 from gloader.training.checkpoint.files import (
@@ -47,13 +48,10 @@ class SavedEmbeddings:
         return {"folder": self.folder.name, "present": self.present, "best": self.best}
 
     @classmethod
-    def from_json(cls, content: Mapping[str, str], root: Path) -> Self:
+    def from_json(cls, content: Mapping[str, Any], root: Path) -> Self:
         """Return the inverse of `to_json`; ``root`` is the run's folder. KeyError or TypeError if it is malformed."""
         folder, present, best = (content[name] for name in ("folder", "present", "best"))
-        if any(
-            not isinstance(name, str) or "/" in name or name.startswith(".")
-            for name in (folder, present, best)
-        ):
+        if not all(map(is_plain_name, (folder, present, best))):
             raise TypeError(f"the embeddings are named {content!r}")
         return cls(folder=root / folder, present=present, best=best)
 

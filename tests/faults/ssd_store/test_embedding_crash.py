@@ -5,13 +5,12 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from itertools import count
 from pathlib import Path
 from random import Random
 
 import pytest
-from embedding_story import Story, check
+from embedding_story import Story, check, memory_folder
 
 import gloader
 from gloader.errors import StoreError
@@ -22,9 +21,7 @@ from gloader.testing.faults import FaultyOS
 
 @pytest.fixture(name="folder")
 def _folder():
-    """A folder in memory where there is one: what is left does not depend on the device."""
-    memory = "/dev/shm"  # noqa: S108 - a private folder is made in it
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+    with memory_folder() as folder:
         yield Path(folder)
 
 

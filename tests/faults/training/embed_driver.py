@@ -1,6 +1,7 @@
 """Runs with embeddings that are killed at changes of the disk, and resumed; run as a program, prints one JSON line.
 
-embed_driver.py FOLDER STEP    kill a run before every STEP-th change, resume each, and compare it with a whole run
+embed_driver.py FOLDER STEP [CALL ...]    kill a run before every STEP-th change, resume each, and compare it with a
+                                          whole run; a change is one of the named system calls, or of all
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +67,7 @@ def train(dataset: Dataset, out: Path) -> list[Any]:
     return [run.test_acc, *([each.loss, each.valid_acc] for each in run.epochs)]
 
 
-def count_changes(kill_at: int) -> list[int]:
+def count_changes(kill_at: int, calls: Sequence[str]) -> list[int]:
     """Count changes of the disk from now on, in a list of one number; the process ends before number ``kill_at``."""
     count, lock = [0], threading.Lock()
 
@@ -81,19 +83,21 @@ def count_changes(kill_at: int) -> list[int]:
 
         return call
 
-    for name in CHANGES:
+    for name in calls:
         setattr(OsIO, name, stepping(name))
     return count
 
 
-def in_child(dataset: Dataset, out: Path, *, kill_at: int) -> dict[str, Any] | None:
+def in_child(
+    dataset: Dataset, out: Path, *, kill_at: int = 0, calls: Sequence[str] = CHANGES
+) -> dict[str, Any] | None:
     """Train in a child; return its figures and its changes of the disk, or None if it was killed."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             torch.set_num_threads(1)
-            count = count_changes(kill_at)
+            count = count_changes(kill_at, calls)
             found = {"figures": train(dataset, out), "changes": count[0]}
             os.write(writer, json.dumps(found).encode())
         finally:
@@ -116,16 +120,16 @@ def untidy(out: Path) -> list[str]:
     return names
 
 
-def main(folder: Path, step: int) -> None:
-    """Kill before every ``step``-th change of a whole run."""
+def main(folder: Path, step: int, calls: Sequence[str]) -> None:
+    """Kill before every ``step``-th of the ``calls`` of a whole run."""
     dataset = make_dataset(folder / "dataset")
-    whole = in_child(dataset, folder / "whole", kill_at=0)
+    whole = in_child(dataset, folder / "whole", calls=calls)
     assert whole is not None
     kills, wrong, rest = 0, [], untidy(folder / "whole")
     for number in range(1 + step // 2, whole["changes"] + 1, step):
         out = folder / f"{number}"
-        kills += in_child(dataset, out, kill_at=number) is None
-        resumed = in_child(dataset, out, kill_at=0)
+        kills += in_child(dataset, out, kill_at=number, calls=calls) is None
+        resumed = in_child(dataset, out)
         if resumed is None or resumed.get("figures") != whole["figures"]:
             wrong.append(number)
         rest += untidy(out)
@@ -133,4 +137,4 @@ def main(folder: Path, step: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] or CHANGES)

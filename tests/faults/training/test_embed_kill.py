@@ -12,10 +12,9 @@ import pytest
 DRIVER = Path(__file__).parent / "embed_driver.py"
 
 
-def killed(step: int, folder: Path) -> dict:
-    done = subprocess.run(
-        [sys.executable, str(DRIVER), str(folder), str(step)], capture_output=True, text=True, check=False
-    )
+def killed(step: int, folder: Path, *calls: str) -> dict:
+    command = [sys.executable, str(DRIVER), str(folder), str(step), *calls]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -27,7 +26,8 @@ def check(found: dict, *, least: int) -> None:
 
 
 def test_a_killed_run_resumes_with_the_same_bits(tmp_path: Path) -> None:
-    check(killed(53, tmp_path), least=3)
+    """Where the files of one moment take the place of those of another."""
+    check(killed(7, tmp_path, "replace", "unlink"), least=4)
 
 
 @pytest.mark.long

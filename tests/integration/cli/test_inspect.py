@@ -67,9 +67,23 @@ def test_json_files_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (out / "inspect.svg").read_bytes().startswith(b"<svg")
 
 
+def test_an_embedding_is_shown_at_every_cache_size(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*WORDS, "--batches", "6", "--embed", "32"]) == 0
+    shown = capsys.readouterr().out
+    table = shown[shown.index("an embedding with rows of 132 B") :]
+    assert table.splitlines()[1].split() == ["memory", "rows", "%", "loaded", "read", "written", "disk"]
+    assert "100.0%" in table
+    assert main([*WORDS, "--batches", "6", "--embed", "node=32", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)["embedding"]
+    assert (report["row_bytes"], report["slots"][-1]) == (132, 1797)
+    assert report["written_bytes_per_epoch"][0] > report["written_bytes_per_epoch"][-1]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--embed", "author=32"], "--embed: the dataset has no node type 'author'; it has 'node'"),
+        (["--embed", "32", "--topology"], "--embed shows reads of rows, and --topology those of edges"),
         (["--batches", "0"], "there is nothing to sample"),
         (["--superbatch", "0"], "superbatch is 0"),
         (["--memory-budget", "20KB"], "--batches"),

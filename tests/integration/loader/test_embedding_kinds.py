@@ -14,6 +14,7 @@ import torch
 import gloader
 from gloader.dataset import Dataset
 from gloader.device import Device
+from gloader.pipeline.embed import try_with_rows
 from gloader.pipeline.embedding_optimizers import SparseAdam
 from gloader.pipeline.embedding_rows import slot_bytes
 from gloader.testing.rehearsed_device import RehearsedDevice
@@ -120,3 +121,20 @@ def test_rows_come_to_an_asynchronous_device_after_the_step_of_the_batch_before(
         assert torch.equal(weights_of(embedding), table.weight.detach())
     device.finish()
     assert device.faults == []
+
+
+def test_a_trial_step_has_blank_rows(linked: Dataset) -> None:
+    """The memory of a step is measured before any row is trained: with the columns that batches will have."""
+    seen = []
+    with (
+        embedded(linked) as embedding,
+        gloader.LinkLoader(linked, embeddings=embedding, device_dry_run=seen.append, **COMMON) as loader,
+    ):
+        assert not seen  # on the CPU nothing is tried
+        batch = next(iterator := iter(loader))
+        try_with_rows({"node": 2 * DIM}, seen.append, batch)
+        (tried,) = seen
+        assert tried.batch.x.shape == (len(batch.batch.nodes), batch.batch.x.shape[1] + 2 * DIM)
+        assert tried.embedded["node"].is_leaf
+        assert not tried.embedded["node"].detach().any()
+        del iterator

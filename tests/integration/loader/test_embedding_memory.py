@@ -13,9 +13,9 @@ import pytest
 
 import gloader
 
-NUM_NODES, NUM_EDGES, DIM = 1_200_000, 3_000_000, 64
-TABLE_BYTES = NUM_NODES * (DIM + 1) * 4  # 312 MB
-BUDGET = 300 * 10**6
+NUM_NODES, NUM_EDGES, DIM = 2_000_000, 3_000_000, 64
+TABLE_BYTES = NUM_NODES * (DIM + 1) * 4  # 520 MB
+BUDGET = 450 * 10**6
 SLACK = 25 * 10**6  # compiled code, stacks of threads, the gradients and the small loss
 
 CHILD = """
@@ -34,7 +34,7 @@ torch.set_num_threads(1)
 dataset = gloader.Dataset.open(path)
 
 def train(name, seeds, batches, budget):
-    with gloader.NodeEmbedding(dataset, dim=dim, folder=Path(folder) / name) as embedding:
+    with gloader.NodeEmbedding(dataset, dim=dim, folder=Path(folder) / name, cache="30MB") as embedding:
         with gloader.Loader(
             dataset, fanouts=[4, 4], batch_size=512, seeds=seeds, memory_budget=budget, threads=2,
             embeddings=embedding, spill_dir=folder,
@@ -45,7 +45,7 @@ def train(name, seeds, batches, budget):
                     batch.x.square().mean().backward()
                     embedding.step(batch)
                     taken += 1
-                    if taken == 20:
+                    if taken == 60:
                         embedding.checkpoint()
                     if taken == batches:
                         break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,7 @@ def test_a_small_cache_moves_rows(typed: Dataset, both: Any) -> None:
         text = loader.explain()
     assert min(counts.evicted_forward, counts.loaded_table, counts.evicted_table) > 0
     assert "trained rows of author: " in text
+    assert re.search(r"written \(predicted .*\), in .* \(predicted .* of the disk\)", text)
     assert "loads waited" in text
 
 

@@ -96,7 +96,7 @@ def test_a_shorter_plan_than_the_lookahead_keeps_the_forward_rows() -> None:
 def test_wrong_settings_and_contents_are_refused() -> None:
     with pytest.raises(ConfigError, match="capacity is 0; it must be in 1"):
         WritePlanner(9, 0)
-    with pytest.raises(ConfigError, match="depth is 0; it must be at least 1 batch"):
+    with pytest.raises(ConfigError, match="depth is 0; it must be at least 1 step"):
         WritePlanner(9, 4, depth=0)
     planner = WritePlanner(9, 4)
     with pytest.raises(PlanError, match="resident holds row 3 in two slots"):

@@ -220,7 +220,7 @@ def test_rows_are_sent_as_they_are_stored_if_every_device_takes_them_so(
 ) -> None:
     followers = [follow(0, device_cache=1) for _ in kinds]
     for follower, rehearses in zip(followers, kinds, strict=True):
-        follower.device._device = RehearsedDevice() if rehearses else CpuDevice()
+        follower.device.device = RehearsedDevice() if rehearses else CpuDevice()
     peers = PeerDevices({rank: follower.host_end for rank, follower in enumerate(followers, 1)})
     for _ in range(2):
         _least_room(peers, None, 0)

@@ -11,10 +11,12 @@ import pytest
 
 from gloader.observe.explain import (
     IoFacts,
+    RowReport,
     SuperbatchReport,
     TableFacts,
     TierFacts,
     explain_io,
+    explain_rows,
     explain_run,
     explain_tiers,
     predict_step,
@@ -22,6 +24,7 @@ from gloader.observe.explain import (
     run_json,
     step_error,
 )
+from gloader.plan.embedding_cost import RowCost, RowTraffic
 from gloader.plan.sweep_plan import SweepPlan
 from gloader.plan.topology_home import TopologyChoice
 from gloader.ssd_store.cost.io_rates import IoRates
@@ -242,3 +245,30 @@ def test_superbatches_that_read_nothing_have_no_error() -> None:
 def test_a_step_takes_as_long_as_the_busiest_resource(change: dict[str, Any], step: float) -> None:
     parts: dict[str, Any] = {"cpu_s": 0.22, "retrieval_s": 0.05, "compute_s": 0.10, "cores": 4}
     assert predict_step(**(parts | change)) == pytest.approx(step)
+
+
+def test_trained_rows_are_told_by_source_with_measured_and_predicted_bytes() -> None:
+    report = RowReport(
+        name="author",
+        traffic=RowTraffic(num_superbatches=2, forward=30_000, staged=60_000, late=10_000, appended=40_000),
+        row_bytes=500,
+        predicted=RowCost(
+            staged_bytes=40_000_000,
+            spilled_bytes=0,
+            appended_bytes=20_000_000,
+            merge_read_bytes=0,
+            merge_written_bytes=0,
+            seconds=1.5,
+        ),
+        bytes_read=44_000_000,
+        bytes_written=21_000_000,
+        measured_s=2.0,
+        waited_s=0.5,
+    )
+    assert explain_rows(report) == (
+        "trained rows of author: 100 k loaded, 30% of them kept since an earlier batch, 10% read from the table "
+        "without staging; loads waited 500 ms for steps\n"
+        "  a superbatch: 7.5 MB kept for later batches, 15 MB read ahead, 10 MB written to the table; in all 44 MB "
+        "read (predicted 40 MB), 21 MB written (predicted 20 MB), in 2.0 s (predicted 1.5 s of the disk)"
+    )
+    assert explain_rows(replace(report, traffic=RowTraffic())) == ""

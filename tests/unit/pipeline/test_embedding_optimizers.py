@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+from embedding_runs import mean_of_squares
 
 from gloader.errors import ConfigError, StateError
 from gloader.pipeline.embedding_optimizers import (
@@ -94,7 +95,7 @@ def test_a_row_has_the_same_bits_beside_any_other_rows(optimizer: RowwiseAdagrad
     assert not torch.equal(together, first)
 
 
-@pytest.mark.parametrize("dim", [1, 5, 64])
+@pytest.mark.parametrize("dim", [1, 5, 8, 19, 64])
 def test_rowwise_adagrad_adds_the_mean_of_squares_to_one_value(dim: int) -> None:
     rng = np.random.default_rng(dim)
     weights = rng.standard_normal((6, dim)).astype(np.float32)
@@ -105,10 +106,7 @@ def test_rowwise_adagrad_adds_the_mean_of_squares_to_one_value(dim: int) -> None
     for step in (1, 2):
         grad = rng.standard_normal((3, dim)).astype(np.float32)
         for slot, values in zip(slots, grad, strict=True):
-            squares = np.float32(0)
-            for value in values:
-                squares += value * value
-            sums[slot, 0] += squares / np.float32(dim)
+            sums[slot, 0] += mean_of_squares(values)
             expected[slot] -= np.float32(0.2) / (np.sqrt(sums[slot, 0]) + np.float32(1e-3)) * values
         kept = grad.copy()
         optimizer.apply(*map(torch.from_numpy, (weights, state, slots, grad)), step)

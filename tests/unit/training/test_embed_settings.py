@@ -163,7 +163,7 @@ def test_a_width_for_all_needs_a_type_without_features(tmp_path: Path) -> None:
         test=np.array([2]),
     )
     with pytest.raises(
-        ConfigError, match="all types of full have features; name the types .* such as --embed a=8"
+        ConfigError, match=r"all types of full have features; name the types .* such as --embed a=8"
     ):
         embedded_dims(_settings(dims={"*": 8}), dataset)
     # Rows of ``c`` are read by nobody: nothing leads from ``c`` to ``b``.

@@ -131,3 +131,12 @@ def test_a_rank_that_is_alone_on_its_machine_has_the_code_of_a_rank() -> None:
         total_bytes=400 * MB, parameter_bytes=0, step_bytes=0, process=ProcessKind(is_joined=True)
     )
     assert joined.process_bytes - alone.process_bytes == 90 * MB
+
+
+def test_learned_rows_that_do_not_fit_are_told_with_the_flag_for_them() -> None:
+    told = r"80% of the model are learned rows of nodes without features: --embed DIM keeps such rows on the SSD\. Use"
+    with pytest.raises(BudgetError, match=told):
+        share_budget(total_bytes=10**9, parameter_bytes=10**9, step_bytes=0, learned_bytes=8 * 10**8)
+    with pytest.raises(BudgetError) as caught:
+        share_budget(total_bytes=10**9, parameter_bytes=10**9, step_bytes=0, learned_bytes=10**8)
+    assert "--embed" not in str(caught.value)

@@ -67,7 +67,7 @@ def add(pieces: RowPieces, batch: int, ids: list[int], *, is_dirty: bool = True,
 def take(pieces: RowPieces, batch: int, wanted: list[int]) -> dict[int, float]:
     """Return the first value of each row that was found."""
     rows, is_dirty = np.zeros((len(wanted), WIDTH), np.float32), np.zeros(len(wanted), np.bool_)
-    found = pieces.take(batch, np.array(wanted), rows, np.arange(len(wanted)), is_dirty)
+    found = pieces.take(batch, np.array(wanted, np.int64), rows, np.arange(len(wanted)), is_dirty)
     assert (rows == rows[:, :1]).all()
     return {row: value for row, value, here in zip(wanted, rows[:, 0].tolist(), found, strict=True) if here}
 
@@ -81,7 +81,9 @@ def test_rows_that_fit_in_memory_are_not_written(table: Table, spill: SpillFolde
     assert (pieces.bytes_written, spill.used_bytes, table.rows) == (0, 0, {})
 
 
-def test_the_rows_of_the_farthest_batches_leave_first(table: Table, spill: SpillFolder) -> None:
+def test_the_rows_of_the_farthest_of_the_largest_batches_leave_first(
+    table: Table, spill: SpillFolder
+) -> None:
     pieces = RowPieces(WIDTH, num_bytes=FEW, append=table.append, spill=spill)
     add(pieces, 1, list(range(8)))
     add(pieces, 3, list(range(20, 28)))
@@ -119,27 +121,64 @@ def test_a_large_piece_is_written_and_read_in_parts(table: Table, spill: SpillFo
 
 @pytest.mark.parametrize("budget_bytes", [None, 4096])
 def test_without_room_in_the_folder_dirty_rows_go_to_the_table(
-    table: Table, tmp_path: Path, budget_bytes: int | None
+    table: Table, tmp_path: Path, budget_bytes: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     spill = None if budget_bytes is None else SpillFolder(tmp_path, budget_bytes=budget_bytes)
     pieces = RowPieces(WIDTH, num_bytes=FEW, append=table.append, spill=spill)
-    add(pieces, 9, [30, 31])
-    add(pieces, 8, [40, 41], is_dirty=False)
-    add(pieces, 1, list(range(12)))
-    add(pieces, 0, [60])
-    assert table.rows == {30: 30, 31: 31}  # the table has rows 40 and 41 already
-    assert take(pieces, 8, [40, 41]) == {}
-    assert take(pieces, 9, [30, 31]) == {}
+    dirty, clean = list(range(30, 35)), list(range(40, 45))
+    add(pieces, 9, dirty)
+    add(pieces, 8, clean, is_dirty=False)
+    add(pieces, 1, list(range(4)))
+    add(pieces, 0, [60, 61])
+    add(pieces, 20, list(range(70, 73)))
+    assert table.rows == {row: row for row in dirty}
+    add(pieces, 21, list(range(80, 83)))
+    add(pieces, 22, [90])
+    assert table.rows == {row: row for row in dirty}  # the table has the clean rows already
+    assert take(pieces, 8, clean) == {}
+    assert take(pieces, 9, dirty) == {}
     assert pieces.bytes_written == 0
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "rows of an embedding that wait for later batches do not fit in memory or in the spill folder"
+    ]
     if spill is not None:
         spill.close()
 
 
-def test_rows_are_indexed_only_up_to_eight_times_those_in_memory(table: Table, spill: SpillFolder) -> None:
+def test_the_largest_pieces_leave_first_so_that_few_parts_are_written(
+    table: Table, spill: SpillFolder
+) -> None:
     pieces = RowPieces(WIDTH, num_bytes=FEW, append=table.append, spill=spill)
+    add(pieces, 3, list(range(8)))
+    for batch in range(10, 18):
+        add(pieces, batch, [100 + batch])
+    add(pieces, 20, [200])
+    assert pieces.bytes_written == 4096  # one part, of batch 3
+    assert take(pieces, 3, list(range(8))) == {row: row for row in range(8)}
+
+
+def test_dirty_rows_in_a_file_are_saved_together(table: Table, spill: SpillFolder) -> None:
+    pieces = RowPieces(WIDTH, num_bytes=FEW, append=table.append, spill=spill)
+    for batch in range(1, 9):
+        add(pieces, batch, [2 * batch, 2 * batch + 1], is_dirty=batch != 5)
+    add(pieces, 0, [100])  # some leave to a file
+    assert pieces.bytes_written >= 2 * 4096
+    assert pieces.save() == 15
+    assert table.rows == {row: row for row in (*range(2, 10), *range(12, 18), 100)}
+    assert pieces.save() == 0
+    assert take(pieces, 0, [100]) == {100: 100}
+    for batch in range(1, 9):
+        assert take(pieces, batch, [2 * batch, 2 * batch + 1]) == {
+            2 * batch: 2 * batch,
+            2 * batch + 1: 2 * batch + 1,
+        }
+
+
+def test_files_have_no_more_rows_than_allowed(table: Table, spill: SpillFolder) -> None:
+    pieces = RowPieces(WIDTH, num_bytes=FEW, most_spilled=100, append=table.append, spill=spill)
     for batch in range(40):
         add(pieces, batch, list(range(8 * batch, 8 * batch + 8)))
-    assert 0 < len(table.rows) <= 320 - 8 * 16
+    assert len(table.rows) >= 320 - 100 - 16
     assert pieces.bytes_written >= 8 * 16 // 16 * 4096
     for batch in range(40):
         rows = list(range(8 * batch, 8 * batch + 8))
@@ -232,6 +271,16 @@ def test_a_row_that_waits_twice_is_refused(table: Table) -> None:
     add(pieces, 4, [2])
     with pytest.raises(PlanError, match="batch 4 loads 3 rows, and 3 wait for it, 2 of them distinct"):
         take(pieces, 4, [1, 2, 3])
+
+
+def test_rows_for_batches_that_are_over_are_refused(table: Table) -> None:
+    pieces = RowPieces(WIDTH, num_bytes=FEW, append=table.append, spill=None)
+    take(pieces, 9, [])
+    add(pieces, 4, list(range(16)))
+    with pytest.raises(
+        PlanError, match="rows wait for batches before batch 10, which were loaded without them"
+    ):
+        add(pieces, 11, [50])
 
 
 def test_too_little_memory_is_refused_with_the_needed_bytes(table: Table) -> None:
