@@ -208,6 +208,8 @@ def test_other_graphs_and_other_tasks_are_refused(world, tmp_path):
         fit(plain, SETTINGS)
     with pytest.raises(ConfigError, match="model 'complex' scores triples, and learns them with --task kg"):
         fit(plain, replace(SETTINGS, task="node", links=LinkConfig()))
+    with pytest.raises(ConfigError, match=r"no training nodes .*; predict its triples with --task kg"):
+        fit(world, replace(SETTINGS, task="node", model=ModelConfig(name="rsage"), links=LinkConfig()))
     with pytest.raises(ConfigError, match="uniform:16,shared are for knowledge graphs"):
         fit(world, replace(SETTINGS, task="link", model=ModelConfig(name="rsage")))
 
