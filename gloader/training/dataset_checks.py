@@ -126,7 +126,10 @@ def labels_to_learn(table: str | None, dataset: Dataset) -> NodeTable | TaskTabl
 def require_training_nodes(dataset: Dataset) -> None:
     """Raise ConfigError if ``dataset`` has no training nodes."""
     if not dataset.labelled.split_sizes["train"]:
-        instead = "; predict its edges with --task link" if dataset.link_tables else ""
+        task = (
+            "triples with --task kg" if dataset.node_types == (ENTITY, RELATION) else "edges with --task link"
+        )
+        instead = f"; predict its {task}" if dataset.link_tables else ""
         tasks = dict.fromkeys(name.rpartition(".")[0] for name in dataset.task_tables)
         if tasks:
             instead = f"; learn the rows of a table with --table: {', '.join(tasks)}"
