@@ -99,9 +99,10 @@ class Planned:
 
     def finish(self, job: dict[str, Any]) -> dict[str, Any]:
         """Return the seconds of a checkpoint, and of writing the bytes of the cache."""
-        began = time.perf_counter()
+        written, began = self.counts()["bytes_written"], time.perf_counter()
         self.rows.checkpoint()
-        return {"checkpoint_s": time.perf_counter() - began, "write_cache_s": _write_seconds(job)}
+        seconds, written = time.perf_counter() - began, self.counts()["bytes_written"] - written
+        return {"checkpoint_s": seconds, "checkpoint_bytes": written, "write_cache_s": _write_seconds(job)}
 
     def close(self) -> None:
         """Close loader and rows."""

@@ -85,7 +85,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=4_000_000, help="of the graph of one type")
     parser.add_argument("--small", type=int, default=1_000_000, help="the same of part fits")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batches", type=int, default=64, help="of a span")
+    parser.add_argument("--batches", type=int, default=40, help="of a span")
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--fanouts", type=int, nargs="*", default=[10, 10])
     parser.add_argument("--hidden", type=int, default=256)
@@ -97,7 +97,7 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.nodes, options.small, options.graphs = 1, 2_000_000, 500_000, ["one"]
-        options.batch_size = 256
+        options.batch_size, options.batches = 256, 24
     return options
 
 
@@ -109,15 +109,17 @@ def _train(options: argparse.Namespace) -> Iterator[Case]:
         row_bytes = 4 * WIDTHS["rowwise-adagrad"]
         job |= {"optimizer": "rowwise-adagrad", "cache_bytes": int(options.share * num_rows * row_bytes)}
         job |= {"flat": str(_flat(num_rows, options)), "template": str(_template(data, job, options))}
-        counted = {"spans": 3, "batches": options.batches}
-        phases = [{"mode": "load", **counted}, {"mode": "model", **counted}]
-        some = [{"mode": "load", "spans": 2, "batches": 12}, {"mode": "model", "spans": 2, "batches": 6}]
+        phases = [
+            {"mode": "load", "spans": 3, "batches": options.batches},
+            {"mode": "model", "spans": 2, "batches": options.batches},
+        ]
+        some = [{"mode": "load", "spans": 2, "batches": 10}, {"mode": "model", "spans": 2, "batches": 5}]
         jobs = {
             "planned": {**job, "phases": phases},
             "on demand": {**job, "phases": some},
             "torch": {**job, "phases": phases},
         }
-        runs = _rounds(jobs, options)
+        runs = _rounds(jobs, options.rounds if graph == "one" else max(1, options.rounds - 1), options)
         ratios = {}
         for mode in ("load", "model"):
             ratios[f"on demand to planned, {mode}"] = _ratio(runs, "on demand", "planned", mode)
@@ -143,11 +145,13 @@ def _fits(options: argparse.Namespace) -> Iterator[Case]:
             "cache_bytes": 4 * width * num_rows,
             "memory_budget": 12 * width * num_rows,
         }
-        phases = [{"mode": "load", "spans": 3, "batches": options.batches}]
+        phases = [{"mode": "load", "spans": 3, "batches": options.batches // 2}]
         if name == "rowwise-adagrad":
-            phases.append({"mode": "model", "spans": 3, "batches": options.batches})
+            phases.append({"mode": "model", "spans": 3, "batches": options.batches // 2})
         own = "planned, all in slots"
-        runs = _rounds({own: {**job, "phases": phases}, "torch": {**job, "phases": phases}}, options)
+        runs = _rounds(
+            {own: {**job, "phases": phases}, "torch": {**job, "phases": phases}}, options.rounds, options
+        )
         modes = [str(phase["mode"]) for phase in phases]
         yield {
             "part": "fits",
@@ -166,8 +170,8 @@ def _stale(options: argparse.Namespace) -> Iterator[Case]:
     row_bytes = 4 * WIDTHS["rowwise-adagrad"]
     job |= {"optimizer": "rowwise-adagrad", "cache_bytes": int(options.share * num_rows * row_bytes)}
     job |= {"template": str(_template(data, job, options))}
-    phases = [{"mode": mode, "spans": 3, "batches": options.batches} for mode in ("load", "model")]
-    runs = _rounds({name: {**job, "phases": phases} for name in PLANNED}, options)
+    phases = [{"mode": "model", "spans": 3, "batches": options.batches}]
+    runs = _rounds({name: {**job, "phases": phases} for name in PLANNED}, max(1, options.rounds - 1), options)
     ratios = {
         f"{' to '.join(PLANNED)}, {phase['mode']}": _ratio(runs, *PLANNED, str(phase["mode"]))
         for phase in phases
@@ -256,10 +260,10 @@ def _template(data: Dataset, job: Case, options: argparse.Namespace) -> Path:
     return folder
 
 
-def _rounds(jobs: dict[str, Case], options: argparse.Namespace) -> dict[str, list[Case]]:
+def _rounds(jobs: dict[str, Case], rounds: int, options: argparse.Namespace) -> dict[str, list[Case]]:
     """Return the figures of each contender's runs."""
     runs: dict[str, list[Case]] = {name: [] for name in jobs}
-    for number in range(options.rounds):
+    for number in range(rounds):
         for name in jobs if number % 2 == 0 else reversed(jobs):
             runs[name].append(_run({**jobs[name], "contender": name}, options))
             last = {key: value for key, value in runs[name][-1].items() if key != "spans"}
