@@ -12,7 +12,8 @@ stale   gloader as it is, and with a copy that waits for no step before it evict
 
 Each contender is a process of its own; they take turns, and the order changes from round to round. All take the batches
 of one long epoch, in spans of some batches. The first span of a phase is not counted. Seconds are those of a batch: the
-median over spans and rounds. Ratios are medians of the ratios of each round.
+median over spans and rounds. Ratios are medians of the ratios of each round. Processor time is that of all threads;
+other programs hardly change it.
 """
 
 from __future__ import annotations
@@ -124,6 +125,8 @@ def _train(options: argparse.Namespace) -> Iterator[Case]:
         for mode in ("load", "model"):
             ratios[f"on demand to planned, {mode}"] = _ratio(runs, "on demand", "planned", mode)
             ratios[f"planned to torch, {mode}"] = _ratio(runs, "planned", "torch", mode)
+            used = _ratio(runs, "planned", "torch", mode, "processor_s")
+            ratios[f"processor time of planned to torch, {mode}"] = used
         yield {
             "part": "train",
             "graph": graph,
@@ -303,16 +306,16 @@ def _call(job: Case, limit: int | None) -> Case:
     return {**found, **peaks, "limit_bytes": limit} if limit else found
 
 
-def _seconds(run: Case, mode: str) -> float:
+def _seconds(run: Case, mode: str, unit: str) -> float:
     """Return the seconds of a batch, the median of the counted spans."""
     counted = [span for span in run["spans"] if span["mode"] == mode and span["counts"]]
-    return statistics.median(span["seconds"] / span["batches"] for span in counted)
+    return statistics.median(span[unit] / span["batches"] for span in counted)
 
 
-def _ratio(runs: dict[str, list[Case]], own: str, peer: str, mode: str) -> list[float]:
+def _ratio(runs: dict[str, list[Case]], own: str, peer: str, mode: str, unit: str = "seconds") -> list[float]:
     """Return a contender's seconds to another's, the ratio of each round."""
     pairs = zip(runs[own], runs[peer], strict=True)
-    return [round(_seconds(one, mode) / _seconds(other, mode), 3) for one, other in pairs]
+    return [round(_seconds(one, mode, unit) / _seconds(other, mode, unit), 3) for one, other in pairs]
 
 
 def _own_ratios(runs: list[Case], row_bytes: int) -> dict[str, list[float]]:
