@@ -2,7 +2,7 @@
 
     python experiments/bench/knowledge.py --data FOLDER --work FOLDER --out experiments/results/DATE-knowledge
 
-FOLDER has a folder for each graph, with train.txt, valid.txt and test.txt (those of pykeen's wheel). PYTHONPATH may have
+FOLDER has a folder for each graph, with train.txt, valid.txt and test.txt, those of pykeen's wheel. PYTHONPATH may have
 pykeen and dicee; without one of them, its rows are left out. All train ComplEx with equal widths, numbers of scored
 wrong triples, batches, epochs and learning rates. gloader's entities have SparseAdam and lie on the SSD, once with room
 for all rows and once for a part. pykeen has Adam in memory and the loss InfoNCE without a margin, which is the same
@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 import time
 from dataclasses import replace
 from importlib.util import find_spec
@@ -72,7 +70,9 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     """Return the command's options."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name in ("data", "work", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     return parser.parse_args()
@@ -89,7 +89,9 @@ def _prepared(work: Path, name: str, spec: str, **options: Any) -> Dataset:
     return Dataset.open(out)
 
 
-def _settings(*, epochs: int, dim: int, negatives: int, batch: int, cache: float | None = None) -> TrainSettings:
+def _settings(
+    *, epochs: int, dim: int, negatives: int, batch: int, cache: float | None = None
+) -> TrainSettings:
     """Return the settings of a run of gloader."""
     return TrainSettings(
         task="kg",
@@ -204,7 +206,12 @@ def _ranked_by_pykeen(folder: Path, dataset: Dataset, run: Path) -> dict[str, An
         rows = ranker.entities.rows(np.arange(entities.num_nodes))
         tables = (
             (model.entity_representations[0], rows, entities, train.entity_to_id),
-            (model.relation_representations[0], ranker.network.relations.detach(), relations, train.relation_to_id),
+            (
+                model.relation_representations[0],
+                ranker.network.relations.detach(),
+                relations,
+                train.relation_to_id,
+            ),
         )
         for representation, ours, nodes, ids in tables:
             keys = sorted(ids, key=ids.__getitem__)
@@ -274,7 +281,11 @@ def _leak(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the figures of ComplEx with inverse relations kept and dropped, divided by triples and by pairs."""
     folder = options.data / LEAK_GRAPH
     triples = sorted(
-        {tuple(line.split("\t")) for part in ("train", "valid", "test") for line in (folder / f"{part}.txt").read_text().splitlines()}
+        {
+            tuple(line.split("\t"))
+            for part in ("train", "valid", "test")
+            for line in (folder / f"{part}.txt").read_text().splitlines()
+        }
     )
     inverse = [(t, f"inverse of {r}", h) for h, r, t in triples]
     order = np.random.default_rng(0).permutation(2 * len(triples))
@@ -287,7 +298,9 @@ def _leak(options: argparse.Namespace) -> list[dict[str, Any]]:
                 shuffled = [given[i] for i in order if i < len(given)]
                 ends = [0, int(0.8 * len(given)), int(0.9 * len(given)), len(given)]
                 for part, a, b in zip(("train", "valid", "test"), ends, ends[1:], strict=False):
-                    (place / f"{part}.txt").write_text("".join("\t".join(each) + "\n" for each in shuffled[a:b]))
+                    (place / f"{part}.txt").write_text(
+                        "".join("\t".join(each) + "\n" for each in shuffled[a:b])
+                    )
                 dataset = _prepared(options.work, f"{place.name}-data", f"triples:{place}")
             else:
                 (place / "all.tsv").write_text("".join("\t".join(each) + "\n" for each in given))
@@ -308,9 +321,7 @@ def _original_figures(dataset: Dataset, run: Path) -> dict[str, Any]:
     is_original = np.array([not str(key).startswith("inverse of ") for key in keys])
     (test,) = read_triples(dataset.link_table("test"))
     chosen = np.flatnonzero(is_original[test.relations])
-    test = replace(
-        test, heads=test.heads[chosen], relations=test.relations[chosen], tails=test.tails[chosen]
-    )
+    test = replace(test, heads=test.heads[chosen], relations=test.relations[chosen], tails=test.tails[chosen])
     with open_ranker(dataset, load_checkpoint(run)) as ranker:
         ranks = np.concatenate([ranker.ranks(test, asks_heads=side) for side in (True, False)])
     figures = rank_figures(ranks)
@@ -318,5 +329,4 @@ def _original_figures(dataset: Dataset, run: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     main()

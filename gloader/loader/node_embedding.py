@@ -408,10 +408,14 @@ class NodeEmbedding:
         """Return a view for loaders that do not train, such as for evaluation."""
         return FrozenEmbedding(self)
 
-    def close(self) -> None:
+    def close(self, *, drop: bool = False) -> None:
         """Close the table, and remove a temporary one. Idempotent. Close the loader first.
 
         Steps since the last record are lost.
+
+        Parameters
+        ----------
+        drop : whether these steps are lost without a warning
 
         Raises
         ------
@@ -423,7 +427,7 @@ class NodeEmbedding:
                 f"a loader trains the embedding of {self.node_type!r}: close the loader before the embedding"
             )
         is_kept = self._temporary is None and isinstance(self._table, EmbeddingTable)
-        if self._finalizer.alive and is_kept and self._num_steps > self._recorded_steps:
+        if self._finalizer.alive and is_kept and not drop and self._num_steps > self._recorded_steps:
             logger.warning(
                 "%s: %d steps since the last record are lost; call checkpoint() before close() to keep them",
                 self.folder,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-def answer_queries(
+def answer_queries(  # noqa: PLR0913 - public settings, each a keyword
     dataset: Dataset,
     checkpoint: Checkpoint,
     *,

@@ -1,4 +1,4 @@
-"""Training on knowledge graphs: ranks as by a plain loop, the same bits in any memory, resume, answers, and refusals."""
+"""Training on knowledge graphs: ranks as by a plain loop, the same bits in any memory, resume, answers, refusals."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_answers_by_key_are_the_best_entities(world, run):
 
 def test_a_checkpoint_answers_for_its_own_graph_alone(world, run, tmp_path):
     other = prepare_parts(tmp_path, random_parts(num_entities=40, sizes=(400, 40, 40), seed=1))
-    with pytest.raises(CheckpointError, match="is of another knowledge graph, .* and other triples or keys"):
+    with pytest.raises(CheckpointError, match=r"is of another knowledge graph, .* and other triples or keys"):
         answer_queries(other, load_checkpoint(run), heads=["e1"], relations=["r1"])
 
 

@@ -47,16 +47,22 @@ def test_gradients_of_a_row_are_added_in_the_order_of_the_ranks() -> None:
         (torch.tensor([0]), torch.tensor([[1.0, 1.0]])),
     ]
     slots, grad = _summed(_rows(), 6, parts)
-    assert (slots.number, slots.slots.tolist()) == (6, [3, 1, 0])  # rows 0, 3 and 7
+    assert (slots.number, slots.slots.tolist()) == (6, [0, 1, 3])
     assert grad is not None
-    assert grad.tolist() == [[4.0, 4.0], [2.0, 2.0], [1.0, 3.0]]
+    assert grad.tolist() == [[1.0, 3.0], [2.0, 2.0], [4.0, 4.0]]
 
 
 def test_a_row_that_repeats_in_a_batch_is_added_up_first() -> None:
     slots, grad = _summed(_rows(), 0, [(torch.tensor([2, 2, 4]), torch.ones(3, DIM))])
-    assert slots.slots.tolist() == [4, 2]
+    assert slots.slots.tolist() == [2, 4]
     assert grad is not None
-    assert grad.tolist() == [[1.0, 1.0], [2.0, 2.0]]
+    assert grad.tolist() == [[2.0, 2.0], [1.0, 1.0]]
+
+
+def test_the_first_gradient_of_a_row_keeps_its_sign_of_zero() -> None:
+    _, grad = _summed(_rows(), 0, [(torch.tensor([1]), torch.tensor([[-0.0, 0.0]]))])
+    assert grad is not None
+    assert torch.signbit(grad).tolist() == [[True, False]]
 
 
 def test_without_any_gradient_there_is_no_sum() -> None:

@@ -150,7 +150,7 @@ def test_a_plan_keeps_within_its_memory_or_says_what_is_enough(name):
         assert plan.piece_rows * 12 * 200 <= budget / 8
         assert plan.tile_queries == 1 or plan.tile_queries * plan.piece_rows * score <= budget / 4
         assert plan.num_queries * (40 * 200 + 64) <= budget / 4
-    with pytest.raises(BudgetError, match="takes at least .*; the memory budget leaves 1.02 KB") as caught:
+    with pytest.raises(BudgetError, match=r"takes at least .*; the memory budget leaves 1\.02 KB") as caught:
         plan_ranks(dim=200, name=name, budget_bytes=1024)
     plan_ranks(dim=200, name=name, budget_bytes=1024 + caught.value.short_bytes)
 
