@@ -161,7 +161,11 @@ def _fits(options: argparse.Namespace) -> Iterator[Case]:
             "graph": "one",
             "optimizer": name,
             "num_rows": num_rows,
-            "ratios": {f"{own} to torch, {mode}": _ratio(runs, own, "torch", mode) for mode in modes},
+            "ratios": {f"{own} to torch, {mode}": _ratio(runs, own, "torch", mode) for mode in modes}
+            | {
+                f"processor time of {own} to torch, {mode}": _ratio(runs, own, "torch", mode, "processor_s")
+                for mode in modes
+            },
             "runs": runs,
         }
 
