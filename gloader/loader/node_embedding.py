@@ -463,7 +463,7 @@ class NodeEmbedding:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What ranks must have in common to train the embedding together, as JSON values."""
+        """The facts that ranks must have in common to train the embedding together, as JSON values."""
         table = self._table
         return {
             **table.facts,
