@@ -36,7 +36,7 @@ from gloader.distributed import find_membership
 from gloader.distributed.absent_table import AbsentTable, elsewhere
 from gloader.errors import ConfigError, GloaderError, ShapeError, StateError
 from gloader.pipeline.embedding_optimizers import RowwiseAdagrad, check_same_optimizer, optimizer_from
-from gloader.pipeline.open.embeddings import GivenEmbeddings
+from gloader.pipeline.open.row_slots import GivenEmbeddings
 from gloader.plan.sweep_plan import open_spill
 from gloader.ssd_store.embedding.embedding_record import record_path
 from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
@@ -453,7 +453,7 @@ class NodeEmbedding:
             f"optimizer={self._optimizer}, folder={str(self._table.folder)!r})"
         )
 
-    # The rest is for loaders, see `gloader.pipeline.open.embeddings.GivenEmbedding`.
+    # The rest is for loaders, see `gloader.pipeline.open.row_slots.GivenEmbedding`.
 
     @property
     def table(self) -> EmbeddingTable:

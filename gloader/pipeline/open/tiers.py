@@ -28,7 +28,7 @@ from gloader.observe.explain import IoFacts, TableFacts, TierFacts, explain_io, 
 from gloader.pipeline.buffers import ALIGNMENT, BufferRing, RowForm
 from gloader.pipeline.open.device_tier import load_features
 from gloader.pipeline.open.disk import FILES_OF_A_READER, open_sweeps, with_edge_spill
-from gloader.pipeline.open.embeddings import open_embeddings
+from gloader.pipeline.open.row_slots import open_embeddings
 from gloader.pipeline.open.first_batches import in_flight, num_sampler_threads
 from gloader.pipeline.open.load_plan import LoadRequest, plan_load, plan_tiers
 from gloader.pipeline.stage import MissRetrieval
