@@ -31,8 +31,8 @@ from gloader.distributed.host import LoaderHost
 from gloader.errors import ConfigError
 from gloader.pipeline.link_task import LinkTask
 from gloader.pipeline.open.disk import feature_rows
-from gloader.pipeline.open.row_slots import NO_EMBEDDINGS
 from gloader.pipeline.open.load_plan import LoadRequest
+from gloader.pipeline.open.row_slots import NO_EMBEDDINGS
 from gloader.pipeline.open.tiers import open_feature_tier
 from gloader.pipeline.seeds import named_facts
 
