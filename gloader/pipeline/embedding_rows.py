@@ -38,7 +38,7 @@ from gloader.errors import ChannelClosedError, PlanError, ShapeError, StateError
 from gloader.pipeline.embedding_optimizers import check_same_optimizer
 from gloader.pipeline.superbatch import BatchSlots, StagedRows
 from gloader.ssd_store.embedding.piece_kernels import copy_rows
-from gloader.ssd_store.embedding.row_pieces import RowPieces, copy_matching
+from gloader.ssd_store.embedding.row_pieces import RowPieces, append_rows, copy_matching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -571,12 +571,8 @@ class EmbeddingRows:
 
     def _append_slots(self, slots: IdArray) -> None:
         """Write the rows in ``slots`` to the table, after which they are clean."""
-        for start in range(0, len(slots), self._pieces.part_rows):
-            part = slots[start : start + self._pieces.part_rows]
-            rows = np.empty((len(part), self.table.width), np.float32)
-            copy_rows(self._rows.reshape(-1), part, rows.reshape(-1), np.arange(len(part)), self.table.width)
-            self.table.append(self._tags[part], rows)
-            self._is_dirty[part] = False
+        append_rows(self.table.append, self._tags, self._rows, slots)
+        self._is_dirty[slots] = False
 
     def _apply(self, slots: BatchSlots, grad: torch.Tensor) -> None:
         """Change the batch's distinct rows."""

@@ -78,6 +78,38 @@ def copy_matching(
         is_found[at[:count]] = True
 
 
+def append_rows(
+    append: Callable[[IdArray, NDArray[np.float32]], None],
+    ids: IdArray,
+    rows: NDArray[np.float32],
+    places: IdArray,
+) -> None:
+    """Call ``append`` with the ids and copies of the rows at ``places``, in parts of about 1 MiB.
+
+    Parameters
+    ----------
+    append : takes ids (n,) and rows (n, width)
+    ids, rows : (C,) and (C, width), C-contiguous
+    places : (M,) indices into both
+    """
+    part_rows = _part_rows(rows.shape[1])
+    for start in range(0, len(places), part_rows):
+        part = places[start : start + part_rows]
+        append(ids[part], _gather(rows, part))
+
+
+def _gather(rows: NDArray[np.float32], places: IdArray) -> NDArray[np.float32]:
+    """Return a copy of the ``rows`` (C, width) at ``places`` (n,)."""
+    out = np.empty((len(places), rows.shape[1]), np.float32)
+    copy_rows(rows.reshape(-1), places, out.reshape(-1), np.arange(len(places)), rows.shape[1])
+    return out
+
+
+def _part_rows(width: int) -> int:
+    """Return the rows that are copied, written or read at once."""
+    return max(_PART_BYTES // (4 * width), 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FilePart:
     """A part of a batch's piece in a file."""
@@ -123,7 +155,7 @@ class RowPieces:
             )
         size = num_bytes // _bytes_of_place(width)
         self.chunk_rows = max(min(_CHUNK_BYTES // (4 * width), size // 4), 1)  # most rows of one `add`
-        self.part_rows = max(_PART_BYTES // (4 * width), 1)  # rows that are copied at once
+        self._part_rows = _part_rows(width)
         self._width = width
         self._append = append
         self._spill = spill
@@ -260,7 +292,7 @@ class RowPieces:
         with self._lock:
             places = np.flatnonzero(self._is_dirty)
             count = len(places)
-            self._append_rows(places)
+            append_rows(self._append, self._ids, self._rows, places)
             self._is_dirty[places] = False
             for parts in self._dirty_runs():
                 rows = self._read_each(parts)
@@ -359,7 +391,7 @@ class RowPieces:
                     "the embedding a larger cache"
                 )
             for batch, places in leaving:
-                self._append_rows(places[self._is_dirty[places]])
+                append_rows(self._append, self._ids, self._rows, places[self._is_dirty[places]])
                 self._in_table[batch] = self._in_table.get(batch, 0) + len(places)
         for batch, places in leaving:
             self._clear(batch, places)
@@ -367,9 +399,9 @@ class RowPieces:
     def _write(self, spill: SpillFolder, leaving: list[tuple[int, IdArray]]) -> None:
         """Write rows to one file; ``leaving`` has the places of each batch."""
         parts = [
-            (batch, places[start : start + self.part_rows])
+            (batch, places[start : start + self._part_rows])
             for batch, places in leaving
-            for start in range(0, len(places), self.part_rows)
+            for start in range(0, len(places), self._part_rows)
         ]
         num_pages = sum(num_pages_of(4 * self._width * len(places)) for _, places in parts)
         pieces = SpilledPieces(
@@ -381,7 +413,7 @@ class RowPieces:
         )
         try:
             for owner, (_, places) in enumerate(parts):
-                pieces.append(owner, self._gather(places).reshape(-1).view(np.uint8))
+                pieces.append(owner, _gather(self._rows, places).reshape(-1).view(np.uint8))
             pieces.complete()
         except BaseException as error:
             pieces.give_up(error)
@@ -391,18 +423,6 @@ class RowPieces:
             part = _FilePart(pieces=pieces, owner=owner, ids=self._ids[places], is_dirty=self._is_dirty[places])
             self._parts.setdefault(batch, []).append(part)
             self._num_spilled += len(places)
-
-    def _append_rows(self, places: IdArray) -> None:
-        """Write the rows at ``places`` (n,) to the table."""
-        for start in range(0, len(places), self.part_rows):
-            part = places[start : start + self.part_rows]
-            self._append(self._ids[part], self._gather(part))
-
-    def _gather(self, places: IdArray) -> NDArray[np.float32]:
-        """Return a copy of the rows at ``places`` (n,)."""
-        rows = np.empty((len(places), self._width), np.float32)
-        copy_rows(self._rows.reshape(-1), places, rows.reshape(-1), np.arange(len(places)), self._width)
-        return rows
 
     def _all_parts(self) -> Iterator[_FilePart]:
         """Yield every part in a file."""
@@ -416,7 +436,7 @@ class RowPieces:
         run: list[_FilePart] = []
         for part in dirty:
             num_rows = sum(len(each.ids) for each in run) + len(part.ids)
-            if run and (run[0].pieces is not part.pieces or num_rows > self.part_rows):
+            if run and (run[0].pieces is not part.pieces or num_rows > self._part_rows):
                 yield run
                 run = []
             run.append(part)

@@ -81,12 +81,17 @@ def test_rows_of_a_record_are_read_in_any_order(dataset: Dataset, tmp_path: Path
         schema = SimpleNamespace(embedded=dict.fromkeys(made.by_type, 4))
         spec = SimpleNamespace(has_types=True, encoder=SimpleNamespace(schema=schema))
         checkpoint: Any = SimpleNamespace(spec=spec, embeddings=made.saved)
-        smaller: Any = SimpleNamespace(name="small", node_tables={"a": SimpleNamespace(num_nodes=3)})
+        smaller: Any = SimpleNamespace(
+            name="small", location="here", fingerprint="", node_tables={"a": SimpleNamespace(num_nodes=3)}
+        )
         with (
             ExitStack() as stack,
             pytest.raises(CheckpointError, match="rows of 40 nodes of type 'a', and dataset small has 3"),
         ):
             open_saved(checkpoint, smaller, stack)
+        # A loader that is given the rows asks, too.
+        with pytest.raises(ConfigError, match="the embedding of 'a' belongs to another dataset than here"):
+            views["a"]._rows.require_dataset(smaller)
 
 
 def test_a_step_divides_by_the_ranks_and_skips_rows_without_a_gradient() -> None:
