@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from gloader.errors import ChannelClosedError, StateError
 from gloader.pipeline.superbatch import BatchSlots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -250,10 +250,6 @@ class ClientRows:
     def pieces(self, max_rows: int) -> Iterator[tuple[int, NDArray[np.float32]]]:  # noqa: ARG002 - as of the host
         """Raise StateError: only the host goes over all rows."""
         raise elsewhere("pieces() and export()")
-
-    def checkpoint(self, record: str, facts: Mapping[str, Any]) -> None:  # noqa: ARG002 - as of the host
-        """Raise StateError: only the host writes the table."""
-        raise elsewhere("checkpoint()")
 
     def flush(self) -> None:
         """Do nothing: the host writes its rows."""

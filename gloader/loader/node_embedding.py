@@ -347,19 +347,21 @@ class NodeEmbedding:
         Raises
         ------
         StateError
-            The loader's last batch was neither stepped nor skipped.
+            The loader's last batch was neither stepped nor skipped, or rank 0 has the table for this rank.
         ConfigError
             The table is temporary, or the name is no file name.
         StoreWriteError
             The disk is full or fails; the earlier records stay as they are.
         """
         self._require_open()
+        if isinstance(self._table, AbsentTable):
+            raise elsewhere("checkpoint()")
         if self._temporary is not None:
             raise ConfigError(
                 "this embedding lies in a temporary folder, which is removed at the end: give NodeEmbedding folder= to "
                 "keep checkpoints"
             )
-        record_path(self.folder, record)  # a wrong name is refused before anything is written
+        record_path(self._table.folder, record)  # a wrong name is refused before anything is written
         with uninterrupted():
             if self._trained is None:
                 facts = {**self._table.facts, "optimizer": self._optimizer.facts()}
@@ -463,7 +465,7 @@ class NodeEmbedding:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What ranks must have in common to train the embedding together, as JSON values."""
+        """The values that ranks must have in common to train the embedding together, as JSON."""
         table = self._table
         return {
             **table.facts,

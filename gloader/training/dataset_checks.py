@@ -14,11 +14,11 @@ from gloader.config import (
     HOPS_ENTRY,
     KNOWLEDGE_MODELS,
     MLP_MODELS,
-    EmbedOptimizer,
     TaskName,
 )
 from gloader.core.flag_values import EVERY_TYPE, require_choice
 from gloader.core.near_names import near_advice
+from gloader.core.row_settings import EmbedOptimizer
 from gloader.errors import ConfigError, FormatError
 from gloader.types import ENTITY, RELATION
 

@@ -81,7 +81,7 @@ class RunEmbeddings:
 
     @property
     def saved(self) -> SavedEmbeddings | None:
-        """What a checkpoint names; None without embeddings."""
+        """The tables and records for a checkpoint; None without embeddings."""
         if not self.by_type:
             return None
         return SavedEmbeddings(folder=self.folder, present=self.present, best=self.best)

@@ -155,7 +155,6 @@ def test_a_table_of_another_rank_has_its_form_and_refuses_the_rest() -> None:
     for call, what in {
         table.read_into: "rows() without a loader",
         table.pieces: "pieces() and export()",
-        table.commit: "checkpoint()",
         table.forget: "forget()",
     }.items():
         with pytest.raises(StateError) as raised:
