@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import torch
 
-from gloader.distributed.absent_table import elsewhere
 from gloader.distributed.shared_memory import create_segment, seal_contents
 from gloader.distributed.wire import Slots
 from gloader.errors import ChannelClosedError, StateError
+from gloader.pipeline.absent_table import elsewhere
 from gloader.pipeline.superbatch import BatchSlots
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import torch
 
 from gloader.core.near_names import near_advice, near_keywords
 from gloader.errors import ConfigError, StateError
-from gloader.pipeline.embedding_kernels import rowwise_adagrad
+from gloader.pipeline.rowwise_kernels import rowwise_adagrad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +68,9 @@ class RowOptimizer(Protocol):
 class RowwiseAdagrad:
     """Adagrad with one state value for each row: the sum over steps of the mean of squares of its gradient.
 
-    As FBGEMM's ``EXACT_ROWWISE_ADAGRAD`` (``rowwise_adagrad`` in its ``genscript/optimizers.py``) without decay.
+    This is FBGEMM's ``EXACT_ROWWISE_ADAGRAD`` without weight decay: ``rowwise_adagrad`` in pytorch/FBGEMM,
+    ``fbgemm_gpu/codegen/genscript/optimizers.py``. The state grows by the sum of the D squares divided by D. The
+    gradient is then multiplied by ``lr / (sqrt(state) + eps)`` and subtracted from the weights.
 
     Raises
     ------

@@ -84,8 +84,8 @@ class TrainedEmbedding:
             return self.rows.planner.plan(trace, lookahead)
         except BudgetError as error:
             error.add_note(
-                f"the embedding is that of {self.name!r}; a slot takes {slot_bytes(self.rows.table.width)} bytes of "
-                "its cache="
+                f"the embedding is that of {self.name!r}, and a row takes {slot_bytes(self.rows.table.width)} bytes of "
+                "its cache: NodeEmbedding(cache=...), or --embed-cache of gloader train"
             )
             raise
 

@@ -79,7 +79,7 @@ def copy_matching(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _FilePart:
     """A part of a batch's piece in a file."""
 
     pieces: SpilledPieces
@@ -139,7 +139,7 @@ class RowPieces:
         self._counts = np.zeros(1024, np.int32)
         self._first = 0  # no row waits for a batch before this one
         self._last = -1  # nor for one after this
-        self._parts: dict[int, list[_Part]] = {}  # by batch
+        self._parts: dict[int, list[_FilePart]] = {}  # by batch
         self._num_spilled = 0
         self._in_table: dict[int, int] = {}  # by batch: rows that left to the table
         self._lane: ReadLane | None = None
@@ -388,7 +388,7 @@ class RowPieces:
             raise
         self.bytes_written += pieces.bytes_written
         for owner, (batch, places) in enumerate(parts):
-            part = _Part(pieces=pieces, owner=owner, ids=self._ids[places], is_dirty=self._is_dirty[places])
+            part = _FilePart(pieces=pieces, owner=owner, ids=self._ids[places], is_dirty=self._is_dirty[places])
             self._parts.setdefault(batch, []).append(part)
             self._num_spilled += len(places)
 
@@ -404,16 +404,16 @@ class RowPieces:
         copy_rows(self._rows.reshape(-1), places, rows.reshape(-1), np.arange(len(places)), self._width)
         return rows
 
-    def _all_parts(self) -> Iterator[_Part]:
+    def _all_parts(self) -> Iterator[_FilePart]:
         """Yield every part in a file."""
         for parts in self._parts.values():
             yield from parts
 
-    def _dirty_runs(self) -> Iterator[list[_Part]]:
+    def _dirty_runs(self) -> Iterator[list[_FilePart]]:
         """Yield the parts with dirty rows, those of a file in its order, as many as may be read at once."""
         dirty = [part for part in self._all_parts() if part.is_dirty.any()]
         dirty.sort(key=lambda part: (id(part.pieces), part.owner))
-        run: list[_Part] = []
+        run: list[_FilePart] = []
         for part in dirty:
             num_rows = sum(len(each.ids) for each in run) + len(part.ids)
             if run and (run[0].pieces is not part.pieces or num_rows > self.part_rows):
@@ -423,11 +423,11 @@ class RowPieces:
         if run:
             yield run
 
-    def _read(self, part: _Part) -> NDArray[np.float32]:
+    def _read(self, part: _FilePart) -> NDArray[np.float32]:
         """Return the rows (n, width) of a part, every byte checked."""
         return self._read_each([part])[0]
 
-    def _read_each(self, parts: list[_Part]) -> list[NDArray[np.float32]]:
+    def _read_each(self, parts: list[_FilePart]) -> list[NDArray[np.float32]]:
         """Return the rows (n, width) of each of some parts of one file, every byte checked."""
         if self._lane is None:  # without a file there is no lane
             self._lane = ReadLane(
@@ -442,7 +442,7 @@ class RowPieces:
         self.bytes_read += sum(rows.nbytes for rows in found)
         return [rows.reshape(-1, self._width) for rows in found]
 
-    def _release(self, part: _Part) -> None:
+    def _release(self, part: _FilePart) -> None:
         """Give a part's bytes back."""
         part.pieces.release(part.owner)
         self._num_spilled -= len(part.ids)

@@ -442,7 +442,7 @@ def test_a_dropped_embedding_removes_its_folder(typed: Dataset) -> None:
 def test_a_forked_child_leaves_the_table(typed: Dataset) -> None:
     with gloader.NodeEmbedding(typed, "author", dim=DIM) as embedding:
         if (child := os.fork()) == 0:
-            embedding._finalizer()
+            embedding._rows._finalizer()
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         assert embedding.folder.exists()

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from gloader.distributed.absent_table import AbsentTable
 from gloader.distributed.embedding_steps import ClientRows, HostSteps, _summed, parts_of, segment_bytes
 from gloader.distributed.peers import Peer
 from gloader.distributed.shared_memory import (
@@ -22,6 +21,7 @@ from gloader.distributed.shared_memory import (
 )
 from gloader.distributed.wire import Gradient, ReadRows, RowsRead, Slots
 from gloader.errors import RankError, StateError
+from gloader.pipeline.absent_table import AbsentTable
 from gloader.pipeline.superbatch import BatchSlots
 from gloader.ssd_store.embedding.initial_rows import InitialRows
 
