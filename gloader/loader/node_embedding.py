@@ -30,7 +30,12 @@ from gloader.dataset.table_file import is_table_file, write_rows, write_table
 from gloader.distributed import find_membership
 from gloader.errors import ConfigError, StateError
 from gloader.pipeline.absent_table import AbsentTable, elsewhere
-from gloader.pipeline.embedding_optimizers import RowwiseAdagrad, check_same_optimizer, optimizer_from
+from gloader.pipeline.embedding_optimizers import (
+    OPTIMIZERS,
+    RowwiseAdagrad,
+    check_same_optimizer,
+    optimizer_from,
+)
 from gloader.pipeline.node_rows import PIECE_ROWS, NodeRows
 from gloader.pipeline.open.row_slots import GivenEmbeddings
 from gloader.plan.sweep_plan import open_spill
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
 
     from gloader.dataset.tables import NodeTable
     from gloader.pipeline.embedding_optimizers import RowOptimizer
+    from gloader.pipeline.embedding_rows import RowStats
     from gloader.ssd_store.os_io import StrPath
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import Delivered
@@ -258,9 +264,9 @@ class NodeEmbedding:
         return self._rows.num_steps
 
     @property
-    def bytes_moved(self) -> tuple[int, int]:
-        """Bytes read from the disk and written to it since the opening, of the table and of waiting rows."""
-        return self._rows.bytes_moved
+    def stats(self) -> RowStats:
+        """The rows that moved since a loader trains the embedding, and the bytes since it was opened. For rank 0."""
+        return self._rows.stats
 
     def step(self, batch: Delivered) -> None:
         """Train the rows of ``batch`` by one step of the optimizer, with the gradient of the batch's leaf.
@@ -320,7 +326,8 @@ class NodeEmbedding:
         """Write all rows that changed, and then the record ``record``; a record of this name is replaced.
 
         The record is complete or absent, also after a crash. Call it between the step of a batch and the next batch;
-        ``loader.state_dict()`` has the position that belongs to it.
+        ``loader.state_dict()`` has the position that belongs to it. In the middle of an epoch the changed
+        rows that wait for a later batch are written too: up to several times the bytes of the rows in memory.
 
         Parameters
         ----------
@@ -540,7 +547,7 @@ def _initial_rows(init: str, seed: int, dim: int, state: tuple[float, ...]) -> I
 
 def _checked_optimizer(optimizer: RowOptimizer) -> RowOptimizer:
     """Return ``optimizer``. Raises ConfigError if it is none."""
-    if isinstance(optimizer, type) or not hasattr(optimizer, "initial_state"):
+    if not isinstance(optimizer, tuple(OPTIMIZERS.values())):
         raise ConfigError(
             f"optimizer={optimizer!r} does not train rows; pass gloader.RowwiseAdagrad(), gloader.Adagrad() or "
             "gloader.SparseAdam()"

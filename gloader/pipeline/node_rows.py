@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,6 +19,7 @@ from gloader.core.ids import as_ids, outside
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.errors import ConfigError, GloaderError, ShapeError, StateError
 from gloader.pipeline.absent_table import AbsentTable, elsewhere
+from gloader.pipeline.embedding_rows import RowStats
 from gloader.ssd_store.embedding.embedding_record import record_path
 
 if TYPE_CHECKING:
@@ -106,10 +107,14 @@ class NodeRows:
         }
 
     @property
-    def bytes_moved(self) -> tuple[int, int]:
-        """Bytes read from the disk and written to it since the opening, of the table and of waiting rows."""
-        moved = self.table if self._trained is None else self._trained.rows
-        return moved.bytes_read, moved.bytes_written
+    def stats(self) -> RowStats:
+        """The present counts; see `gloader.NodeEmbedding.stats`."""
+        moved, counts = (
+            (self.table, RowStats())
+            if self._trained is None
+            else (self._trained.rows, self._trained.rows.counts)
+        )
+        return replace(counts, bytes_read=moved.bytes_read, bytes_written=moved.bytes_written)
 
     def require_open(self) -> None:
         """Raise StateError if the rows are closed or lost."""

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from gloader.pipeline.embedding_rows import EmbeddingRows
     from gloader.pipeline.superbatch import BatchSlots
     from gloader.ssd_store.cost.io_rates import IoRates
-    from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
     from gloader.types import BatchId, Delivered
 
 
@@ -110,17 +109,24 @@ class TrainedEmbedding:
             num_superbatches=counts.num_superbatches,
             num_batches=counts.num_batches,
             forward=counts.loaded_forward,
-            staged=counts.loaded_table,
+            staged=counts.loaded_table - counts.loaded_fresh,
             late=counts.loaded_late,
-            appended=counts.evicted_table,
+            fresh=counts.loaded_fresh,
+            appended=counts.evicted_table + counts.saved,
             spilled=rows.bytes_spilled // row_bytes,
+        )
+        storage = RowStorage(
+            num_rows=rows.table.num_rows,
+            row_bytes=row_bytes,
+            buffer_rows=max(default_buffer_bytes(rows.table.num_rows, rows.table.width) // row_bytes, 1),
+            gap_bytes=default_row_gap_bytes(rows.table.folder, row_bytes),
         )
         return explain_rows(
             RowReport(
                 name=self.name,
                 traffic=traffic,
                 row_bytes=row_bytes,
-                predicted=predict_rows(traffic, storage_of(rows.table), rates),
+                predicted=predict_rows(traffic, storage, rates),
                 bytes_read=rows.bytes_read - self._before[0],
                 bytes_written=rows.bytes_written - self._before[1],
                 measured_s=counts.staged_s + counts.loaded_s,
@@ -200,17 +206,6 @@ class TrainedEmbedding:
         with uninterrupted():
             self._step(present.slots, grad)
             self._present = None
-
-
-def storage_of(table: EmbeddingTable) -> RowStorage:
-    """Return the sizes of ``table`` for predictions."""
-    row_bytes = 4 * table.width
-    return RowStorage(
-        num_rows=table.num_rows,
-        row_bytes=row_bytes,
-        buffer_rows=max(default_buffer_bytes(table.num_rows, table.width) // row_bytes, 1),
-        gap_bytes=default_row_gap_bytes(table.folder, row_bytes),
-    )
 
 
 def _named(batch: BatchId) -> str:

@@ -72,8 +72,8 @@ class RunEmbeddings:
     @property
     def bytes_moved(self) -> tuple[int, int]:
         """Bytes read from the disk and written to it so far. For the first rank."""
-        moved = [each.bytes_moved for each in self.by_type.values()]
-        return sum(read for read, _ in moved), sum(written for _, written in moved)
+        stats = [each.stats for each in self.by_type.values()]
+        return sum(each.bytes_read for each in stats), sum(each.bytes_written for each in stats)
 
     @property
     def saved(self) -> SavedEmbeddings | None:

@@ -105,6 +105,8 @@ def embedding_demands(
             num_bytes = room * _row_bytes(each) * table.num_rows // sum(given.table_bytes)
             num_bytes = max(num_bytes, step_rows * each_bytes)
         num_slots = min(num_bytes // each_bytes, table.num_rows)
+        row_bytes = _row_bytes(each)
+        staging_bytes = max(num_slots * row_bytes // _STAGING_SHARE, least_staging_bytes(table.width))
         # A requested size may be as small as the measured batches. A larger batch then ends the run with an error.
         if num_slots < (least := min(distinct * given.num_ranks, table.num_rows)):
             unit = "a batch" if given.num_ranks == 1 else f"a step of {given.num_ranks} ranks"
@@ -112,7 +114,7 @@ def embedding_demands(
                 f"the embedding of {each.node_type!r} has a cache of {format_bytes(num_bytes)}, and {unit} has up to "
                 f"{least:,} of its rows, which need {format_bytes(least * each_bytes)}: all rows of a batch are "
                 "in memory until its step. Give it more memory, by NodeEmbedding(cache="
-                f"{step_rows * each_bytes}) or --embed-cache, or use a smaller batch size or fan-out"
+                f"{step_rows * each_bytes}) or --embed-cache (for all types), or use a smaller batch size or fan-out"
             )
         demands.append(
             EmbeddingDemand(
@@ -120,11 +122,11 @@ def embedding_demands(
                 num_rows=table.num_rows,
                 batch_rows=batch_rows,
                 num_slots=num_slots,
-                row_bytes=_row_bytes(each),
+                row_bytes=row_bytes,
                 folder=str(table.folder),
-                staging_bytes=_staging_bytes(each, num_slots),
+                staging_bytes=staging_bytes,
                 fixed_bytes=num_slots * each_bytes
-                + _staging_bytes(each, num_slots)
+                + staging_bytes
                 + WORK_BYTES
                 + table_bytes(table.num_rows, table.width)
                 + math.ceil(LARGER_THAN_PROBED * largest)
@@ -189,11 +191,6 @@ def open_embeddings(
 def _row_bytes(given: NodeRows) -> int:
     """Return the bytes of a row with its state."""
     return given.table.width * 4
-
-
-def _staging_bytes(given: NodeRows, num_slots: int) -> int:
-    """Return the memory for staged rows."""
-    return max(num_slots * _row_bytes(given) // _STAGING_SHARE, least_staging_bytes(given.table.width))
 
 
 def _batch_row_bytes(given: NodeRows, dataset: Dataset, *, num_ranks: int) -> int:
