@@ -252,8 +252,12 @@ class EmbeddingRows:
         self.counts.staged_s += time.perf_counter() - begin
         return StagedRows(plan=plan, is_new=tuple(np.split(is_new, bounds[1:-1])))
 
-    def wait(self, staged: StagedRows, index: int, *, cancellation: Cancellation = NEVER) -> None:
+    def wait(self, staged: StagedRows, index: int, *, cancellation: Cancellation = NEVER) -> int:
         """Wait until the steps are complete that the load of batch ``index`` waits for; see `load`.
+
+        Returns
+        -------
+        Steps before the batch's own step that may be incomplete at its load.
 
         Raises
         ------
@@ -261,12 +265,13 @@ class EmbeddingRows:
             The work was cancelled.
         """
         wait_for, begin = int(staged.plan.waits[index]), time.perf_counter()
+        step = (staged.plan.first + index) // self._per_step
         if self._per_step > 1:
-            step = (staged.plan.first + index) // self._per_step
             wait_for = max(wait_for, step - _STEPS_AHEAD)
         self._wait(lambda: cancellation.is_set() or self._done >= wait_for, "a load of an embedding")
         cancellation.raise_if_set("a load of an embedding")
         self.counts.waited_s += time.perf_counter() - begin
+        return step - wait_for
 
     def load(
         self, staged: StagedRows, index: int, rows: OrderedRows, *, cancellation: Cancellation = NEVER
