@@ -16,9 +16,7 @@ from gloader.core.signals import uninterrupted
 from gloader.errors import BudgetError, GloaderError, ShapeError, StateError
 from gloader.observe.explain import RowReport, explain_rows
 from gloader.pipeline.embedding_rows import slot_bytes
-from gloader.plan.embedding_cost import RowStorage, RowTraffic, predict_rows
-from gloader.ssd_store.cost.profile import default_row_gap_bytes
-from gloader.ssd_store.embedding.embedding_table import default_buffer_bytes
+from gloader.plan.embedding_cost import RowSizes, RowTraffic, predict_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,12 +113,7 @@ class TrainedEmbedding:
             appended=counts.evicted_table + counts.saved,
             spilled=rows.bytes_spilled // row_bytes,
         )
-        storage = RowStorage(
-            num_rows=rows.table.num_rows,
-            row_bytes=row_bytes,
-            buffer_rows=max(default_buffer_bytes(rows.table.num_rows, rows.table.width) // row_bytes, 1),
-            gap_bytes=default_row_gap_bytes(rows.table.folder, row_bytes),
-        )
+        storage = RowSizes.of(rows.table.num_rows, rows.table.width, rows.table.folder)
         return explain_rows(
             RowReport(
                 name=self.name,

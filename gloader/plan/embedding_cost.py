@@ -21,9 +21,14 @@ import numpy as np
 
 from gloader.cache.write_plan import LATE, TABLE
 from gloader.plan.predict import expected_reads
+from gloader.ssd_store.cost.profile import default_row_gap_bytes
+from gloader.ssd_store.embedding.embedding_table import default_buffer_bytes
 from gloader.ssd_store.embedding.run_merge import plan_merge
 
 if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Self
+
     from gloader.cache.write_plan import WritePlan
     from gloader.ssd_store.cost.io_rates import IoRates
 
@@ -47,13 +52,23 @@ class RowTraffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowStorage:
+class RowSizes:
     """The sizes of an embedding's storage."""
 
     num_rows: int  # N
     row_bytes: int  # weights and state of a row
     buffer_rows: int  # appended rows that become one run
     gap_bytes: int  # longest gap between two rows that one read bridges
+
+    @classmethod
+    def of(cls, num_rows: int, width: int, folder: Path) -> Self:
+        """Return the sizes of a table of rows of ``width`` float32 on the disk of ``folder``."""
+        return cls(
+            num_rows=num_rows,
+            row_bytes=4 * width,
+            buffer_rows=max(default_buffer_bytes(num_rows, width) // (4 * width), 1),
+            gap_bytes=default_row_gap_bytes(folder, 4 * width),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +167,7 @@ class TrafficCounter:
                 return
 
 
-def predict_rows(traffic: RowTraffic, storage: RowStorage, rates: IoRates) -> RowCost:
+def predict_rows(traffic: RowTraffic, storage: RowSizes, rates: IoRates) -> RowCost:
     """Return the predicted work of the disk for ``traffic``. Pure.
 
     All rows are assumed to have been trained before, so that the table has each of them.
@@ -192,7 +207,7 @@ def predict_rows(traffic: RowTraffic, storage: RowStorage, rates: IoRates) -> Ro
     )
 
 
-def merged_rows(appended: int, storage: RowStorage) -> tuple[float, int, int]:
+def merged_rows(appended: int, storage: RowSizes) -> tuple[float, int, int]:
     """Return the mean rows in all runs, and the rows that merges read and write, while rows are appended. Pure.
 
     The table begins with one run of all rows. Merges read and write in proportion to the appended rows, so that the

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gloader.lab.inspect.policy_misses import AccessTrace
-    from gloader.plan.embedding_cost import RowCost, RowStorage, RowTraffic
+    from gloader.plan.embedding_cost import RowCost, RowSizes, RowTraffic
     from gloader.ssd_store.cost.io_rates import IoRates
 
 _WAITING_SHARE: Final = 4  # a loader has memory for waiting rows: a quarter of the slots'
@@ -31,7 +31,7 @@ _WAITING_SHARE: Final = 4  # a loader has memory for waiting rows: a quarter of 
 class EmbeddingReads:
     """The moved rows and the disk's work at each number of slots."""
 
-    storage: RowStorage
+    storage: RowSizes
     slot_bytes: int  # memory of a slot: the row, and its part of the planner
     epoch_batches: int  # batches per epoch
     slots: tuple[int, ...]
@@ -69,7 +69,7 @@ class EmbeddingReads:
 
 def inspect_embedding(
     trace: AccessTrace,
-    storage: RowStorage,
+    storage: RowSizes,
     rates: IoRates,
     *,
     slot_bytes: int,

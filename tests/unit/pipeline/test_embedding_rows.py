@@ -172,6 +172,17 @@ def test_clean_rows_are_not_written_again(tmp_path: Path, monkeypatch: pytest.Mo
         assert written in ([3], [4])
 
 
+def test_a_new_row_is_clean_in_the_slot_of_a_changed_one(tmp_path: Path) -> None:
+    ids = batches_of([1, 2], [3, 4], [5, 6])
+    with opened(tmp_path / "t", Adagrad(), num_rows=N, dim=DIM, capacity=2, depth=1) as rows:
+        staged = rows.stage(rows.planner.plan(ids))
+        for index, each in enumerate(ids):
+            slots = rows.load(staged, index, ordered(each))
+            rows.step(slots, torch.ones(2, DIM) if index == 0 else None)
+        assert (rows.counts.evicted_table, rows.counts.evicted_clean) == (2, 2)
+        assert rows.counts.loaded_fresh == rows.counts.loaded_table == 6
+
+
 @pytest.mark.parametrize("steps", [1, 2])
 def test_a_checkpoint_has_rows_that_wait_and_rows_that_came_back(tmp_path: Path, steps: int) -> None:
     """Row 1 is changed by batch 0, waits while batch 1 is trained, and comes back for batch 2."""

@@ -186,6 +186,33 @@ def test_files_have_no_more_rows_than_allowed(table: Table, spill: SpillFolder) 
         assert found == {row: row for row in rows if row not in table.rows}
 
 
+def test_rows_that_were_taken_make_room_in_files(table: Table, spill: SpillFolder) -> None:
+    pieces = RowPieces(WIDTH, num_bytes=FEW, most_spilled=8, append=table.append, spill=spill)
+    for batch in (0, 10, 20):
+        written, rows = pieces.bytes_written, list(range(8))
+        add(pieces, batch, rows)
+        add(pieces, batch + 1, rows)
+        add(pieces, batch + 2, [9])  # one of the two larger pieces leaves
+        assert pieces.bytes_written == written + 4096
+        assert take(pieces, batch, rows) == take(pieces, batch + 1, rows) == {row: row for row in rows}
+        assert take(pieces, batch + 2, [9]) == {9: 9}
+    assert not table.rows
+
+
+def test_saving_reads_a_few_parts_at_once(
+    table: Table, spill: SpillFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = RowPieces(WIDTH, num_bytes=FEW, append=table.append, spill=spill)
+    for batch in range(1, 9):
+        add(pieces, batch, [2 * batch, 2 * batch + 1])
+    add(pieces, 0, [100])  # two pieces leave to a file
+    seen, inner = [], pieces._read_each
+    monkeypatch.setattr(pieces, "_read_each", lambda parts: seen.append(len(parts)) or inner(parts))
+    monkeypatch.setattr(pieces, "_part_rows", 3)
+    assert pieces.save() == 17
+    assert seen == [1, 1]
+
+
 def test_rows_that_fill_leaves_out_are_not_added(table: Table) -> None:
     pieces = RowPieces(WIDTH, num_bytes=FEW, append=table.append, spill=None)
 
