@@ -108,6 +108,18 @@ def test_rows_have_the_bits_of_torch(
         assert embedding.num_steps == 3 * NUM_BATCHES
 
 
+def test_rows_that_fit_are_loaded_once_and_nothing_is_read(typed: Dataset, both: Any) -> None:
+    embeddings = both(is_small=False)
+    with gloader.HeteroLoader(typed, fanouts=[3, 2], embeddings=embeddings, **SAMPLING) as loader:
+        train(loader, embeddings.values())
+        stats, text = [each.stats for each in embeddings.values()], loader.explain()
+    for each in stats:
+        assert each.loaded_table == each.loaded_fresh > 0
+        assert each.loaded_forward == each.loaded_late == each.bytes_read == 0
+    assert text.count("100% not yet trained") == len(stats) == 2
+    assert text.count("in all 0 B read (predicted 0 B)") == 2
+
+
 def test_a_small_cache_moves_rows(typed: Dataset, both: Any) -> None:
     """The test above says nothing if all rows stay in their slots."""
     embeddings = both(is_small=True)
