@@ -265,6 +265,7 @@ def test_run_is_explained_before_and_after_where_asked_for() -> None:
     run(target, explains=True)
     lines = written(target).splitlines()
     assert lines[1:3] == ["features in memory", "all of it"]
+    assert "  features in memory" not in lines  # told once
     assert lines[-1] == "predicted 1 s, measured 2 s"
 
 
