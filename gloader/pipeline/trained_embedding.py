@@ -16,9 +16,8 @@ from gloader.core.signals import uninterrupted
 from gloader.errors import BudgetError, GloaderError, ShapeError, StateError
 from gloader.observe.explain import RowReport, explain_rows
 from gloader.pipeline.embedding_rows import slot_bytes
-from gloader.plan.embedding_cost import RowStorage, RowTraffic, predict_rows
+from gloader.plan.embedding_cost import RowTraffic, TableSizes, predict_rows
 from gloader.ssd_store.cost.profile import default_row_gap_bytes
-from gloader.ssd_store.embedding.embedding_table import default_buffer_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,13 +201,13 @@ class TrainedEmbedding:
             self._present = None
 
 
-def storage_of(table: EmbeddingTable) -> RowStorage:
+def storage_of(table: EmbeddingTable) -> TableSizes:
     """Return the sizes of ``table`` for predictions."""
     row_bytes = 4 * table.width
-    return RowStorage(
+    return TableSizes(
         num_rows=table.num_rows,
         row_bytes=row_bytes,
-        buffer_rows=max(default_buffer_bytes(table.num_rows, table.width) // row_bytes, 1),
+        buffer_rows=table.buffer_rows,
         gap_bytes=default_row_gap_bytes(table.folder, row_bytes),
     )
 

@@ -46,7 +46,7 @@ class RowTraffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowStorage:
+class TableSizes:
     """The sizes of an embedding's storage."""
 
     num_rows: int  # N
@@ -151,7 +151,7 @@ class TrafficCounter:
                 return
 
 
-def predict_rows(traffic: RowTraffic, storage: RowStorage, rates: IoRates) -> RowCost:
+def predict_rows(traffic: RowTraffic, storage: TableSizes, rates: IoRates) -> RowCost:
     """Return the predicted work of the disk for ``traffic``. Pure.
 
     All rows are assumed to have been trained before, so that the table has each of them.
@@ -191,7 +191,7 @@ def predict_rows(traffic: RowTraffic, storage: RowStorage, rates: IoRates) -> Ro
     )
 
 
-def merged_rows(appended: int, storage: RowStorage) -> tuple[float, int, int]:
+def merged_rows(appended: int, storage: TableSizes) -> tuple[float, int, int]:
     """Return the mean rows in all runs, and the rows that merges read and write, while rows are appended. Pure.
 
     The table begins with one run of all rows. Merges read and write in proportion to the appended rows, so that the

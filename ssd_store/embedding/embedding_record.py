@@ -15,6 +15,7 @@ from gloader.core.malformed import MALFORMED, shown
 from gloader.core.records import Records
 from gloader.core.version import __version__
 from gloader.errors import ConfigError, FormatError, StoreOpenError
+from gloader.ssd_store.embedding.damage import damage
 from gloader.ssd_store.embedding.initial_rows import InitialRows
 from gloader.ssd_store.embedding.sorted_run import run_files
 from gloader.ssd_store.format.format import FORMAT_VERSION, read_manifest
@@ -94,6 +95,7 @@ class EmbeddingRecord:
             )
 
     @classmethod
+    @damage(lambda _: "restore it from a copy, or delete it and open another record of the table")
     def read(cls, path: Path, *, os_io: OsIO = REAL_OS) -> Self:
         """Read the record at ``path``.
 

@@ -8,11 +8,11 @@ import pytest
 from write_plans import trace
 
 from gloader.cache.write_plan import WritePlanner
-from gloader.plan.embedding_cost import RowStorage, RowTraffic, TrafficCounter, merged_rows, predict_rows
+from gloader.plan.embedding_cost import TableSizes, RowTraffic, TrafficCounter, merged_rows, predict_rows
 from gloader.plan.predict import expected_reads
 from gloader.ssd_store.cost.io_rates import IoRates
 
-STORAGE = RowStorage(num_rows=1000, row_bytes=512, buffer_rows=100, gap_bytes=0)
+STORAGE = TableSizes(num_rows=1000, row_bytes=512, buffer_rows=100, gap_bytes=0)
 RATES = IoRates(
     random_reads_per_s=1e4, read_bytes_per_s=1e9, write_bytes_per_s=5e8, pack_read_bytes_per_s=2e9
 )

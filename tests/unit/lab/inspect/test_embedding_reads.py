@@ -6,10 +6,10 @@ import numpy as np
 
 from gloader.cache.write_plan import WritePlanner
 from gloader.lab.inspect import AccessTrace, inspect_embedding
-from gloader.plan.embedding_cost import RowStorage
+from gloader.plan.embedding_cost import TableSizes
 from gloader.ssd_store.cost.io_rates import IoRates
 
-STORAGE = RowStorage(num_rows=200, row_bytes=132, buffer_rows=50, gap_bytes=0)
+STORAGE = TableSizes(num_rows=200, row_bytes=132, buffer_rows=50, gap_bytes=0)
 RATES = IoRates(
     random_reads_per_s=1e4, read_bytes_per_s=1e9, write_bytes_per_s=5e8, pack_read_bytes_per_s=2e9
 )

@@ -25,6 +25,7 @@ from gloader.errors import (
 )
 from gloader.ssd_store import EmbeddingTable, InitialRows, table_bytes
 from gloader.ssd_store.embedding import run_merge, run_set
+from gloader.ssd_store.embedding.embedding_table import append_buffer_rows
 from gloader.ssd_store.format.manifest import KNOWN_FEATURES, parse_manifest, seal_manifest
 from gloader.testing.faults import FaultyOS
 
@@ -40,8 +41,9 @@ def _create(tmp_path):
     made = []
 
     def create(name="t", **how):
-        settings = {"num_rows": NUM_ROWS, "initial": INITIAL, "facts": {"a": 1}, "buffer_bytes": 20_000}
+        settings = {"num_rows": NUM_ROWS, "initial": INITIAL, "facts": {"a": 1}}
         made.append(EmbeddingTable.create(tmp_path / name, **(settings | how)))
+        made[-1].resize_buffer(400)
         return made[-1]
 
     yield create
@@ -116,7 +118,8 @@ def test_a_reader_that_loses_its_files_to_a_commit_tries_again(stored, monkeypat
             writer.commit("last", num_steps=9, facts={})  # names only the merged run
         real(self, run_names, arrays)
 
-    with EmbeddingTable.open(stored, buffer_bytes=20_000) as writer:
+    with EmbeddingTable.open(stored) as writer:
+        writer.resize_buffer(400)
         monkeypatch.setattr(run_set.RunSet, "open", late)
         with EmbeddingTable.open(stored, is_read_only=True) as reader:
             assert reader.num_steps == 9
@@ -180,7 +183,8 @@ def test_files_stay_as_long_as_a_record_names_them(stored):
 
 def test_rows_since_the_last_commit_are_lost_and_leave_no_file(stored):
     before = names(stored)
-    with EmbeddingTable.open(stored, buffer_bytes=20_000) as table:
+    with EmbeddingTable.open(stored) as table:
+        table.resize_buffer(400)
         table.append(np.arange(NUM_ROWS - 1), ROWS[1:])
         assert names(stored) != before
     assert names(stored) == before
@@ -303,12 +307,8 @@ def test_the_record_of_something_else_is_refused(stored):
 
 
 def test_wrong_arguments_are_refused(create):
-    for how, message in (
-        ({"num_rows": 0}, r"num_rows=0 must lie in 1..2\*\*62-1"),
-        ({"buffer_bytes": 47}, "buffer_bytes=47 does not hold a row; it must be at least 48"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            create("wrong", **how)
+    with pytest.raises(ConfigError, match=r"num_rows=0 must lie in 1..2\*\*62-1"):
+        create("wrong", num_rows=0)
     table = create()
     out = np.empty((2, WIDTH), np.float32)
     for ids, message in (
@@ -443,9 +443,37 @@ def test_a_folder_without_write_permission_is_read(stored):
 
 def test_the_memory_of_a_table_is_an_upper_bound(stored):
     with EmbeddingTable.open(stored) as table:
-        assert 0 < table.resident_bytes < table_bytes(NUM_ROWS, WIDTH) - table_bytes(1, WIDTH)
+        assert 0 < table.resident_bytes < table_bytes(NUM_ROWS, WIDTH, 0) - table_bytes(1, WIDTH, 0)
     # 57 GB of rows: checksums and fences take less than a hundredth.
-    assert table_bytes(111_000_000, 129) - table_bytes(1, 129) < 0.01 * 111_000_000 * 129 * 4
+    assert table_bytes(111_000_000, 129, 0) - table_bytes(1, 129, 0) < 0.01 * 111_000_000 * 129 * 4
+
+
+def test_the_buffer_has_a_fortieth_of_the_table_if_the_slots_allow_it_and_at_least_a_mebibyte(create):
+    assert append_buffer_rows(10**8, 100, 10**7) == 10**8 // 40
+    assert append_buffer_rows(10**8, 100, 10**8) == 10**8 // 40
+    assert append_buffer_rows(10**8, 100, 10**6) == 10**6 // 4
+    least = 2**20 // (4 * 100 + 32)
+    assert append_buffer_rows(10**8, 100, 100) == append_buffer_rows(1000, 100, 1000) == least
+    assert append_buffer_rows(10, 10**6, 10) == 1
+    table = create()
+    table.append(np.arange(300), ROWS[:300])
+    assert table.bytes_written == 0
+    table.resize_buffer(10)  # writes the rows
+    assert table.bytes_written > 0
+    assert table.buffer_rows == 10
+    table.append(np.arange(300, 305), ROWS[300:305])
+    assert np.array_equal(read(table, range(305)), ROWS[:305])
+
+
+def test_create_makes_an_existing_folder_the_owners(create, tmp_path):
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t").chmod(0o755)
+    assert create().folder.stat().st_mode & 0o777 == 0o700
+    (tmp_path / "full").mkdir(mode=0o755)
+    (tmp_path / "full/notes.txt").write_text("mine")
+    with pytest.raises(StoreExistsError):
+        create("full")
+    assert (tmp_path / "full").stat().st_mode & 0o077  # another table or none: not changed
 
 
 def test_a_merge_of_newer_runs_in_many_steps_keeps_the_versions_in_older_ones(create, monkeypatch):
@@ -481,7 +509,8 @@ def test_a_commit_forces_runs_then_names_then_the_record_then_its_name(create):
 
 def test_files_of_both_versions_of_a_record_stay_after_a_commit_that_failed(stored):
     faulty = FaultyOS(fail_at=1, calls={"replace"})
-    with EmbeddingTable.open(stored, buffer_bytes=20_000, os_io=faulty) as table:
+    with EmbeddingTable.open(stored, os_io=faulty) as table:
+        table.resize_buffer(400)
         for _ in range(2):
             table.append(np.arange(NUM_ROWS), ROWS)
         table._runs.join()
