@@ -1,4 +1,4 @@
-"""Errors of an embedding table's damaged files, with advice that helps there: a dataset is prepared again, a table not."""
+"""Errors of an embedding table's damaged files. A dataset can be prepared again and a table cannot: other advice."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from gloader.errors import (
     IncompleteStoreError,
     StoreReadError,
     TruncatedStoreError,
-    VersionError,
 )
-from gloader.ssd_store.format.manifest import CHECK_DEVICE, REBUILD, RESTORE, VERIFY
+from gloader.ssd_store.format.manifest import CHECK_DEVICE, RESTORE, VERIFY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_ADVICE: Final = (VERIFY, RESTORE, CHECK_DEVICE, REBUILD)  # the longer text first
+_ADVICE: Final = (VERIFY, RESTORE, CHECK_DEVICE)  # the longer text first
 
 
 @contextmanager
@@ -26,7 +25,7 @@ def damage(advice: Callable[[str], str]) -> Iterator[None]:
     """Replace the advice in errors of damaged files, or add one. ``advice`` returns it for the error's text."""
     try:
         yield
-    except (ChecksumError, FormatError, TruncatedStoreError, VersionError) as error:
+    except (ChecksumError, FormatError, TruncatedStoreError) as error:
         raise type(error)(_advised(str(error), advice(str(error)))) from error
     except (IncompleteStoreError, StoreReadError) as error:
         text = _advised(error.strerror or "", advice(str(error)))

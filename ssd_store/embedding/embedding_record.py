@@ -95,7 +95,6 @@ class EmbeddingRecord:
             )
 
     @classmethod
-    @damage(lambda _: "restore it from a copy, or delete it and open another record of the table")
     def read(cls, path: Path, *, os_io: OsIO = REAL_OS) -> Self:
         """Read the record at ``path``.
 
@@ -106,7 +105,8 @@ class EmbeddingRecord:
         FormatError, VersionError, ChecksumError
             It is damaged, or written by an unknown version.
         """
-        manifest = read_manifest(path.parent, path.name, os_io=os_io)
+        with damage(lambda _: "restore it from a copy, or move it away and open another record of the table"):
+            manifest = read_manifest(path.parent, path.name, os_io=os_io)
         if manifest.kind != EMBEDDING_TABLE or manifest.format_version != FORMAT_VERSION:
             raise FormatError(
                 f"{path}: the record of a {shown(manifest.kind)} in format version {manifest.format_version}, not of "

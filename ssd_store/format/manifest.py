@@ -272,7 +272,6 @@ EMBEDDING_FEATURE: Final = (
 RESTORE: Final = "restore it from a copy or prepare it again"
 VERIFY: Final = f"run `gloader verify`, then {RESTORE}"
 CHECK_DEVICE: Final = "check the device and `gloader verify`"
-REBUILD: Final = "use a matching build, or prepare the data again"
 # "int8-row-scale" is for int8 features with a float32 factor per row.
 KNOWN_FEATURES: Final = frozenset(
     {
@@ -606,7 +605,7 @@ def _check_versions(body: dict[str, Any], path: Path | str) -> None:
     if version not in READABLE_VERSIONS:
         raise VersionError(
             f"{path}: written in format version {shown(version)} by {fields.text('created_by')[:100]!r}, this build "
-            f"reads {' and '.join(map(str, READABLE_VERSIONS))}; {REBUILD}"
+            f"reads {' and '.join(map(str, READABLE_VERSIONS))}; use a matching build, or write the data again with this one"
         )
     expected = {"byte_order": BYTE_ORDER, "page_bytes": PAGE_BYTES, "data_offset": DATA_OFFSET}
     for key, value in expected.items():

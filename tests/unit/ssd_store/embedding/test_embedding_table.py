@@ -19,6 +19,7 @@ from gloader.errors import (
     StoreExistsError,
     StoreLockedError,
     StoreOpenError,
+    StoreReadError,
     StoreWriteError,
     TruncatedStoreError,
     VersionError,
@@ -217,36 +218,102 @@ def test_a_folder_that_is_no_table(tmp_path):
         EmbeddingTable.open(tmp_path)
 
 
+RUN_FILES = ["run-1.rows.npy", "run-1.ids.npy", "run-1.rows.pages", "run-1.ids.pages"]
+NEEDED = "the table's record 'last' needs it: open an earlier record with record=..., or train again from a checkpoint"
+RECORD_ADVICE = "restore it from a copy, or move it away and open another record of the table"
+
+
+def require_advice(error, file):
+    """Require the advice for a damaged or unreadable ``file``, once, and none for datasets."""
+    text = str(error)
+    assert file.replace(".pages", "") in text
+    assert text.count(RECORD_ADVICE if file == "last.json" else NEEDED) == 1
+    assert "prepare" not in text
+    assert "gloader verify" not in text
+
+
 @pytest.mark.parametrize("is_read_only", [False, True])
-@pytest.mark.parametrize(
-    "file", ["run-1.rows.npy", "run-1.ids.npy", "run-1.rows.pages", "run-1.ids.pages", "last.json"]
-)
+@pytest.mark.parametrize("file", [*RUN_FILES, "last.json"])
 def test_a_flipped_bit_is_found_and_the_file_is_named(stored, file, is_read_only):
     content = bytearray((stored / file).read_bytes())
-    for offset in (4100, len(content) - 3) if file != "last.json" else (40, len(content) - 3):
+    for offset in (40, 4100, len(content) - 3) if file != "last.json" else (40, len(content) - 3):
         damaged = bytearray(content)
         damaged[offset] ^= 4
         (stored / file).write_bytes(damaged)
         with (
-            pytest.raises((ChecksumError, FormatError), match=re.escape(file.replace(".pages", ""))),
+            pytest.raises((ChecksumError, FormatError)) as caught,
             EmbeddingTable.open(stored, is_read_only=is_read_only) as table,
         ):
             list(table.pieces(500))
+        require_advice(caught.value, file)
         assert "run-1.rows.npy" in names(stored)
 
 
-@pytest.mark.parametrize(
-    "file", ["run-1.rows.npy", "run-1.ids.npy", "run-1.rows.pages", "run-1.ids.pages", "last.json"]
-)
+@pytest.mark.parametrize("file", [*RUN_FILES, "last.json"])
 def test_a_cut_or_missing_file_is_named(stored, file):
     content = (stored / file).read_bytes()
     (stored / file).write_bytes(content[:-10])
-    with pytest.raises((TruncatedStoreError, ChecksumError), match=file):
+    with pytest.raises((TruncatedStoreError, ChecksumError)) as caught:
         EmbeddingTable.open(stored)
+    require_advice(caught.value, file)
     (stored / file).unlink()
     with pytest.raises(StoreOpenError) as caught:
         EmbeddingTable.open(stored, is_read_only=True)
-    assert isinstance(caught.value, IncompleteStoreError) == (file != "last.json")
+    if file == "last.json":
+        assert not isinstance(caught.value, IncompleteStoreError)
+        assert "nothing was ever committed" in str(caught.value)
+    else:
+        assert isinstance(caught.value, IncompleteStoreError)
+        require_advice(caught.value, file)
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_file_that_is_cut_or_unreadable_while_the_table_is_open_is_named(stored, is_cut):
+    class Failing(FaultyOS):
+        is_failing = False
+
+        def pread_into(self, fd, buffer, offset):
+            if self.is_failing:
+                raise OSError(errno.EIO, "injected")
+            return super().pread_into(fd, buffer, offset)
+
+    os_io = Failing()
+    with EmbeddingTable.open(stored, os_io=os_io) as table:
+        if is_cut:
+            os.truncate(stored / "run-1.rows.npy", 4096)
+        os_io.is_failing = not is_cut
+        with pytest.raises(TruncatedStoreError if is_cut else StoreReadError) as caught:
+            read(table, range(0, 200, 2))
+        require_advice(caught.value, "run-1")
+
+
+def test_damage_names_the_records_that_need_a_run_and_an_earlier_one_is_opened(stored):
+    with EmbeddingTable.open(stored) as table:
+        table.resize_buffer(10)
+        table.append(np.arange(20), ROWS[:20] + 1)
+        table.commit("best", num_steps=8, facts={})
+        table.commit("next", num_steps=9, facts={})
+        table.append(np.arange(10, 30), ROWS[:20] + 2)  # a run of no record
+        for run, advice in (
+            (
+                "run-2",
+                "the table's records 'best' and 'next' need it: open an earlier record with record=...",
+            ),
+            ("run-3", "no record needs it: open the table again, and train on from its last record"),
+        ):
+            path = stored / f"{run}.rows.npy"
+            path.write_bytes(bytes([path.read_bytes()[0]]) + path.read_bytes()[1:4100] + b"damaged!")
+            with pytest.raises((ChecksumError, TruncatedStoreError), match=re.escape(advice)):
+                read(table, range(15 if run == "run-3" else 0, 20 if run == "run-3" else 10))
+    with pytest.raises((ChecksumError, TruncatedStoreError)):
+        EmbeddingTable.open(stored)
+    with EmbeddingTable.open(stored, record="last") as table:
+        assert np.array_equal(read(table, range(0, 20, 2)), ROWS[0:20:2])
+    (stored / "next.json").write_text("damaged")
+    with pytest.raises(ChecksumError, match=RECORD_ADVICE):
+        EmbeddingTable.open(stored, record="last")
+    (stored / "next.json").unlink()  # as the advice says
+    EmbeddingTable.open(stored, record="last").close()
 
 
 def changed_record(folder, **metadata):
