@@ -79,7 +79,7 @@ def copy_matching(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _FilePart:
     """A part of a batch's piece in a file."""
 
     pieces: SpilledPieces
@@ -139,7 +139,7 @@ class RowPieces:
         self._counts = np.zeros(1024, np.int32)
         self._first = 0  # no row waits for a batch before this one
         self._last = -1  # nor for one after this
-        self._parts: dict[int, list[_Part]] = {}  # by batch
+        self._parts: dict[int, list[_FilePart]] = {}  # by batch
         self._num_spilled = 0
         self._in_table: dict[int, int] = {}  # by batch: rows that left to the table
         self._lane: ReadLane | None = None
@@ -384,7 +384,9 @@ class RowPieces:
             raise
         self.bytes_written += pieces.bytes_written
         for owner, (batch, places) in enumerate(parts):
-            part = _Part(pieces=pieces, owner=owner, ids=self._ids[places], is_dirty=self._is_dirty[places])
+            part = _FilePart(
+                pieces=pieces, owner=owner, ids=self._ids[places], is_dirty=self._is_dirty[places]
+            )
             self._parts.setdefault(batch, []).append(part)
             self._num_spilled += len(places)
 
@@ -400,12 +402,12 @@ class RowPieces:
         copy_rows(self._rows.reshape(-1), places, rows.reshape(-1), np.arange(len(places)), self._width)
         return rows
 
-    def _all_parts(self) -> Iterator[_Part]:
+    def _all_parts(self) -> Iterator[_FilePart]:
         """Yield every part in a file."""
         for parts in self._parts.values():
             yield from parts
 
-    def _read(self, part: _Part) -> NDArray[np.float32]:
+    def _read(self, part: _FilePart) -> NDArray[np.float32]:
         """Return the rows (n, width) of a part, every byte checked."""
         if self._lane is None:  # without a file there is no lane
             self._lane = ReadLane(
@@ -419,7 +421,7 @@ class RowPieces:
         self.bytes_read += rows.nbytes
         return rows.reshape(-1, self._width)
 
-    def _release(self, part: _Part) -> None:
+    def _release(self, part: _FilePart) -> None:
         """Give a part's bytes back."""
         part.pieces.release(part.owner)
         self._num_spilled -= len(part.ids)

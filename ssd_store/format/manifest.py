@@ -605,7 +605,7 @@ def _check_versions(body: dict[str, Any], path: Path | str) -> None:
     if version not in READABLE_VERSIONS:
         raise VersionError(
             f"{path}: written in format version {shown(version)} by {fields.text('created_by')[:100]!r}, this build "
-            f"reads {' and '.join(map(str, READABLE_VERSIONS))}; use a matching build, or write the data again with this one"
+            f"reads {' and '.join(map(str, READABLE_VERSIONS))}; use a matching build, or write the data anew"
         )
     expected = {"byte_order": BYTE_ORDER, "page_bytes": PAGE_BYTES, "data_offset": DATA_OFFSET}
     for key, value in expected.items():
