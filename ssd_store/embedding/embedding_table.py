@@ -61,7 +61,7 @@ _LOG = logging.getLogger(__name__)
 
 _LEAST_BUFFER_BYTES: Final = 2**20  # memory of the append buffer of a new table
 # With a buffer of 1/40 of the table's rows, 1.8 bytes are written for each byte of dirty rows with uniform ids and 1.3
-# with skewed ones; with 1/80 they are 2.0 and 1.5, with 1/160 2.6 and 1.9
+# with skewed ones; with 1/80 they are 2.0 and 1.6, with 1/160 2.6 and 1.8
 # (experiments/results/2026-11-29-embedding_writes.md).
 _BUFFER_SHARE: Final = 40
 # The buffer has at most a quarter of the rows in slots, so the memory budget bounds it. It has 1/40 of the table if a
