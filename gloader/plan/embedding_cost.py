@@ -14,7 +14,7 @@ of runs: files of rows sorted by id. Rows move in these ways:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -89,8 +89,7 @@ class TrafficCounter:
         self._places = places
         self._waiting: dict[int, int] = {}  # waiting rows in memory, by their batch
         self._last: WritePlan | None = None  # read ahead, and not yet loaded
-        self._counts = dict.fromkeys(("batches", "accesses", "forward", "staged", "late", "appended"), 0)
-        self._num_superbatches = self._spilled = 0
+        self._counts = dict.fromkeys((field.name for field in fields(RowTraffic)), 0)
 
     def add(self, plan: WritePlan) -> None:
         """Count the next plan. Its rows are read ahead before the batches of the last plan are loaded."""
@@ -100,30 +99,20 @@ class TrafficCounter:
         }
         self._wait(staged)
         counts = self._counts
-        counts["batches"] += len(plan)
+        counts["num_superbatches"] += 1
+        counts["num_batches"] += len(plan)
         counts["accesses"] += plan.num_accesses
         counts["staged"] += sum(staged.values())
         counts["late"] += plan.num_loads_from(LATE)
         counts["forward"] += plan.num_loads - sum(staged.values()) - plan.num_loads_from(LATE)
         counts["appended"] += plan.num_evictions - plan.num_forward
-        self._num_superbatches += 1
         self._execute()
         self._last = plan
 
     def traffic(self) -> RowTraffic:
         """Return the counts, after the last plan."""
         self._execute()
-        counts = self._counts
-        return RowTraffic(
-            num_superbatches=self._num_superbatches,
-            num_batches=counts["batches"],
-            accesses=counts["accesses"],
-            forward=counts["forward"],
-            staged=counts["staged"],
-            late=counts["late"],
-            appended=counts["appended"],
-            spilled=self._spilled,
-        )
+        return RowTraffic(**self._counts)
 
     def _execute(self) -> None:
         """Let the rows of the last plan's batches be loaded and evicted."""
@@ -145,7 +134,7 @@ class TrafficCounter:
         excess = max(excess, self._places // _FLUSHED)
         for batch in sorted(self._waiting, reverse=True):
             count = self._waiting.pop(batch)
-            self._spilled += count
+            self._counts["spilled"] += count
             excess -= count
             if excess <= 0:
                 return

@@ -49,7 +49,7 @@ from gloader.ssd_store.write.array_writer import BUFFER_BYTES as WRITE_BYTES
 from gloader.ssd_store.write.atomic_file import LockedFolder, holder_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from types import TracebackType
 
     from numpy.typing import NDArray
@@ -282,11 +282,6 @@ class EmbeddingTable:
         return self._runs.records
 
     @property
-    def resident_bytes(self) -> int:
-        """Bytes of memory that the runs hold now: the page checksums and the first id of each page of ids."""
-        return sum(run.num_bytes for run in self._runs.runs)
-
-    @property
     def bytes_read(self) -> int:
         """Bytes read from the device so far, with those of merges."""
         return self._runs.bytes_read
@@ -408,7 +403,10 @@ class EmbeddingTable:
             buffer = self._writable()
             if ids.shape[0] >= self.buffer_rows:
                 self._write_buffer(buffer)
-                self._write_rows(ids, rows)
+                order = np.argsort(ids)
+                if np.any(ids[order[1:]] == ids[order[:-1]]):
+                    raise ShapeError("ids must be distinct, and an id repeats")
+                self._write_run(len(order), ((ids[part], rows[part]) for part in self._parts(order)), buffer)
                 return
             while True:
                 with self._runs.lock:
@@ -554,23 +552,18 @@ class EmbeddingTable:
 
     def _write_buffer(self, buffer: RowBuffer) -> None:
         """Write the buffered rows to a run, and empty the buffer."""
-        if not len(buffer):
-            return
-        order = buffer.order()
-        run = self._runs.written(len(order), (buffer.numbered(part) for part in self._parts(order)))
+        if len(buffer):
+            order = buffer.order()
+            self._write_run(len(order), (buffer.numbered(part) for part in self._parts(order)), buffer)
+
+    def _write_run(
+        self, count: int, chunks: Iterable[tuple[IdArray, NDArray[np.float32]]], buffer: RowBuffer
+    ) -> None:
+        """Write ``count`` rows, ascending by id, to a run. They are all rows of the buffer, or it is empty."""
+        run = self._runs.written(count, chunks)
         with self._runs.lock:
             self._runs.add(run)
             buffer.clear()
-        self._runs.merge_if_due()
-
-    def _write_rows(self, ids: IdArray, rows: NDArray[np.float32]) -> None:
-        """Write rows (M, width) to a run."""
-        order = np.argsort(ids)
-        if np.any(ids[order[1:]] == ids[order[:-1]]):
-            raise ShapeError("ids must be distinct, and an id repeats")
-        run = self._runs.written(len(order), ((ids[part], rows[part]) for part in self._parts(order)))
-        with self._runs.lock:
-            self._runs.add(run)
         self._runs.merge_if_due()
 
     def _parts(self, order: IdArray) -> Iterator[IdArray]:

@@ -8,7 +8,7 @@ import pytest
 from write_plans import trace
 
 from gloader.cache.write_plan import WritePlanner
-from gloader.plan.embedding_cost import TableSizes, RowTraffic, TrafficCounter, merged_rows, predict_rows
+from gloader.plan.embedding_cost import RowTraffic, TableSizes, TrafficCounter, merged_rows, predict_rows
 from gloader.plan.predict import expected_reads
 from gloader.ssd_store.cost.io_rates import IoRates
 
