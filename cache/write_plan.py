@@ -85,7 +85,7 @@ def _row_type(num_rows: int) -> np.dtype[np.int32] | np.dtype[np.int64]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WriteStep:
-    """The work of a batch: first it waits, then it evicts, then it loads. Its rows are its distinct rows, ascending."""
+    """The work of one batch: first it waits, then it evicts, then it loads. Its rows are distinct and ascend."""
 
     number: int  # of the batch, counted from the planner's start or restart
     slots: NDArray[np.int32]  # (V,) slot of each of the batch's rows

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cache
 from numbers import Integral
 from pathlib import Path
@@ -30,7 +30,6 @@ from gloader.core.flag_values import (
     AnyFanout,
     Count,
     Duration,
-    EmbedDims,
     Names,
     Price,
     Share,
@@ -43,6 +42,8 @@ from gloader.core.flag_values import (
 )
 from gloader.core.near_names import require_keywords
 from gloader.core.object_traffic import ObjectPrice
+from gloader.core.row_settings import EmbedConfig as EmbedConfig  # noqa: PLC0414 - exported from here
+from gloader.core.row_settings import KnowledgeConfig as KnowledgeConfig  # noqa: PLC0414
 from gloader.core.units import parse_bytes
 from gloader.errors import ConfigError
 from gloader.types import CollectiveFanouts, Fanouts, RelationFanouts
@@ -55,23 +56,11 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import StrPath
 
 # The allowed values of settings. The field with each type explains the values.
-ModelName = Literal[
-    "graphsage",
-    "gcn",
-    "gat",
-    "gine",
-    "mlp",
-    "rsage",
-    "rgcn",
-    "rgat",
-    "sign",
-    "sgc",
-    "correct-and-smooth",
-    "complex",
-    "distmult",
-    "transe",
-    "rotate",
+TripleModel = Literal["complex", "distmult", "transe", "rotate"]
+NodeModel = Literal[
+    "graphsage", "gcn", "gat", "gine", "mlp", "rsage", "rgcn", "rgat", "sign", "sgc", "correct-and-smooth"
 ]
+ModelName = Literal[NodeModel, TripleModel]
 HETERO_MODELS: Final = ("rsage", "rgcn", "rgat")  # models for graphs with several node types
 HOP_MODELS: Final = ("sign", "sgc")  # models for the datasets that `gloader propagate` makes
 HOPS_ENTRY: Final = "hops"  # metadata entry of these datasets: their groups of hop columns
@@ -100,7 +89,6 @@ ExchangeMode = Literal["auto", "never", "always"]
 Sharing = Literal["auto", "shared", "private"]
 Autocast = Literal["none", "bf16"]
 GradCompress = Literal["none", "bf16", "powersgd"]
-EmbedOptimizer = Literal["rowwise-adagrad", "adagrad", "sparse-adam"]
 
 
 # The group of flags that --help lists first, because most runs need them.
@@ -372,51 +360,6 @@ class LinkConfig:
     """Link tables for validation and test. Default: valid,test, if the dataset has them."""
 
 
-@Parameter(name="*", group=Group("Knowledge graphs", sort_key=11))
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnowledgeConfig:
-    """The task of a knowledge graph (--task kg); other tasks ignore these settings."""
-
-    dim: Count = 200
-    """Width of an entity's trained row, and of a relation's. complex and rotate take half of it for the real parts."""
-    norm: Literal[1, 2] = 1
-    """Norm of transe: 1 sums the absolute differences, 2 is the Euclidean distance."""
-    margin: float = 9.0
-    """Distance at which transe and rotate tell right triples from wrong ones (gamma in the paper of RotatE)."""
-
-
-@Parameter(name="*", group=Group("Embeddings", sort_key=12))
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbedConfig:
-    """Trained rows of node types, which are kept in files and need not fit in memory."""
-
-    dims: Annotated[EmbedDims, Parameter(name="embed")] = field(default_factory=dict)
-    """Give each node a trained row of this width, beside its features if it has some: 64 for all types without features
-    (or for the only type), author=64 for one type. May be repeated. The rows lie on the SSD, in the folder of the
-    run."""
-    optimizer: Annotated[EmbedOptimizer, Parameter(name="embed-optimizer")] = "rowwise-adagrad"
-    """Update rule of these rows. rowwise-adagrad keeps one number for each row, adagrad one and sparse-adam two for
-    each weight."""
-    lr: Annotated[float | None, Parameter(name="embed-lr")] = None
-    """Learning rate of these rows; --lr-schedule does not change it. Default: 0.01, and 0.001 for sparse-adam."""
-    cache: Annotated[SizeOrShare, Parameter(name="embed-cache")] = None
-    """Memory for these rows, a part of the memory budget: a size for all types together, or a share of all rows such as
-    10%. The rows of a batch have to fit. It never changes a result. Default: all rows, or a quarter of the loader's
-    memory."""
-
-    @property
-    def learning_rate(self) -> float:
-        """``lr``, or the default of the optimizer."""
-        if self.lr is not None:
-            return self.lr
-        return 0.001 if self.optimizer == "sparse-adam" else 0.01
-
-    def recorded(self) -> dict[str, Any]:
-        """Return the section ``embeddings`` of ``config.yaml``, as plain values; a share is text."""
-        cache = f"{100 * self.cache:.12g}%" if isinstance(self.cache, float) else self.cache
-        return {"dims": dict(self.dims), "optimizer": self.optimizer, "lr": self.lr, "cache": cache}
-
-
 @Parameter(name="*", group=Group("Object store", sort_key=13))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectSettings:
@@ -659,8 +602,8 @@ class TrainSettings:
     task: TaskName = "node"
     # Its metric is that of every task: the flag was first for links, and recorded settings have it there.
     links: LinkConfig = LinkConfig()
-    knowledge: KnowledgeConfig = KnowledgeConfig()
-    embed: EmbedConfig = EmbedConfig()
+    knowledge: KnowledgeConfig = KnowledgeConfig()  # noqa: RUF009 - frozen
+    embed: EmbedConfig = EmbedConfig()  # noqa: RUF009 - frozen
     # The task whose task tables have the rows to learn, such as "churn" for the table "churn.train"; None learns nodes.
     table: str | None = None
     # Number of networks to train, which differ only in their seed: run k uses the loader's seed + k.

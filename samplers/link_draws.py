@@ -36,7 +36,9 @@ class PairEnds:
     source_places: IdArray  # (P,) each pair's index in ``sources``
     destination_places: IdArray  # (P,) each pair's index in ``destinations``
     owners: IdArray  # (P,) the index of each pair's positive, which also gives the pair's time
-    num_shared: int = 0  # k, the last ends on each side, which are in no pair: all positives share them as negatives
+    num_shared: int = (
+        0  # k, the last ends on each side, which are in no pair: all positives share them as negatives
+    )
 
     @classmethod
     def of(cls, found: LinkRows) -> PairEnds:

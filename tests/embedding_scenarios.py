@@ -312,3 +312,19 @@ def refused(
         gloader.Loader(opened, embeddings=embedding, **(DEFAULTS | settings)) as loader,
     ):
         next(iter(loader))
+
+
+def slow_step(dataset: str, rank: int, world: int, folder: str | Path, slow: int, **settings: Any) -> None:
+    """Let all ranks but ``slow`` wait in a step, for two seconds."""
+    opened = gloader.Dataset.open(dataset)
+    with (
+        NodeEmbedding(opened, dim=DIM, optimizer=Adagrad(lr=0.1)) as embedding,
+        gloader.Loader(opened, embeddings=embedding, **(DEFAULTS | MODES["ram"] | settings)) as loader,
+    ):
+        for batch in loader:
+            (leaf,) = batch.embedded.values()
+            loss_of(batch, leaf).backward()
+            (Path(folder) / f"ready-{rank}").touch()
+            if rank == slow:
+                time.sleep(2)
+            embedding.step(batch)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from embedding_scenarios import evaluating, refused, training, typed  # noqa: F401 - run by name
+from embedding_scenarios import evaluating, refused, slow_step, training, typed  # noqa: F401 - run by name
 from exchange_scenarios import DyingTransport, cutting, deaf, dying, exchanging, leaving  # noqa: F401 - run by name
 from torch import distributed
 

@@ -22,6 +22,7 @@ from typed_batches import full_batch, random_edges, small_schema
 from gloader.cli.main import main
 from gloader.config import (
     EmbedConfig,
+    KnowledgeConfig,
     LinkConfig,
     LoaderSettings,
     ModelConfig,
@@ -315,6 +316,23 @@ def done_first(*, rank: int, dataset: str, world: int, folder: Path) -> bool:
     with group.watching():
         pass
     return aborted.is_set()
+
+
+def knowledge(
+    dataset: str, *, rank: int, world: int, folder: Path, out: str, epochs: int, resume: bool
+) -> Any:
+    """Train on a knowledge graph; return the losses, and the mean reciprocal rank of the test's triples."""
+    settings = TrainSettings(
+        task="kg",
+        model=ModelConfig(name="complex"),
+        optim=OptimConfig(epochs=epochs),
+        loader=LoaderSettings.of(fanouts=(5, 5), batch_size=32, threads=1, memory_budget=1_500_000_000),
+        links=LinkConfig(negatives="uniform:16,shared"),
+        knowledge=KnowledgeConfig(dim=8),
+        embed=EmbedConfig(lr=0.1),
+    )
+    (run,) = fit(Dataset.open(dataset), settings, files=RunFiles(out=Path(out), resume=resume)).runs
+    return [epoch.loss for epoch in run.epochs], run.test_acc
 
 
 if __name__ == "__main__":

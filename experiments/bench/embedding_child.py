@@ -99,9 +99,10 @@ class Planned:
 
     def finish(self, job: dict[str, Any]) -> dict[str, Any]:
         """Return the seconds of a checkpoint, and of writing the bytes of the cache."""
-        began = time.perf_counter()
+        written, began = self.counts()["bytes_written"], time.perf_counter()
         self.rows.checkpoint()
-        return {"checkpoint_s": time.perf_counter() - began, "write_cache_s": _write_seconds(job)}
+        seconds, written = time.perf_counter() - began, self.counts()["bytes_written"] - written
+        return {"checkpoint_s": seconds, "checkpoint_bytes": written, "write_cache_s": _write_seconds(job)}
 
     def close(self) -> None:
         """Close loader and rows."""
@@ -116,7 +117,7 @@ def _without_waits(data: Dataset, job: dict[str, Any]) -> Planned:
     def hurried(plan: WritePlan, index: int) -> WriteStep:
         return replace(batch(plan, index), wait_for=0)
 
-    WritePlan.batch = hurried  # type: ignore[method-assign]
+    WritePlan.batch = hurried  # type: ignore[method-assign,assignment]
     return Planned(data, job)
 
 
@@ -143,7 +144,8 @@ class OnDemand:
     def step(self) -> None:
         """Step, with gloader's rule."""
         self._num_steps += 1
-        self._optimizer.apply(self._weights, self._state, self._slots, self._leaf.grad, self._num_steps)
+        grad: Any = self._leaf.grad
+        self._optimizer.apply(self._weights, self._state, self._slots, grad, self._num_steps)
 
     def counts(self) -> dict[str, int]:
         """Return rows loaded and written."""
@@ -247,15 +249,17 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
         for number in range(phase["spans"]):
             watch.begin()
             before, began = {**io_bytes(), **contender.counts()}, time.perf_counter()
+            used = time.process_time()
             num_rows = 0
             for batch, rows in islice(batches, phase["batches"]):
                 compute(batch, rows)
                 contender.step()
                 num_rows += len(rows)
-            seconds = time.perf_counter() - began
+            seconds, used = time.perf_counter() - began, time.process_time() - used
             after = {**io_bytes(), **contender.counts()}
-            span = {name: after[name] - before[name] for name in after}
+            span: dict[str, Any] = {name: after[name] - before[name] for name in after}
             span |= {"mode": phase["mode"], "counts": number > 0, "seconds": seconds, "rows": num_rows}
+            span["processor_s"] = used
             spans.append(span | {"batches": phase["batches"], "anonymous_bytes": watch.peak})
     watch.stop()
     found |= {"spans": spans, "load": os.getloadavg()[0], **contender.finish(job)}
@@ -264,7 +268,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ones(batch: HeteroReadyBatch, rows: torch.Tensor) -> None:  # noqa: ARG001 - as a network's step
-    rows.backward(torch.ones_like(rows))
+    rows.backward(torch.ones_like(rows))  # type: ignore[no-untyped-call]
 
 
 def _model_step(data: Dataset, job: dict[str, Any]) -> Callable[[HeteroReadyBatch, torch.Tensor], None]:

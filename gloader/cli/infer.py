@@ -228,7 +228,8 @@ class _Inference:
         """Compute the prediction, write it, and report the file."""
         from gloader.dataset.table_file import is_table_file, write_rows, write_table
         from gloader.observe.peak_memory import peak_rss_bytes
-        from gloader.training.model_spec import KnowledgeSpec, LinkSpec
+        from gloader.training.model_spec import LinkSpec
+        from gloader.training.open_model import require_no_triples
         from gloader.training.predict import (
             embed,
             embedded_type,
@@ -237,11 +238,7 @@ class _Inference:
             uses_training_labels,
         )
 
-        if isinstance(loaded.spec, KnowledgeSpec):
-            raise ConfigError(
-                "the checkpoint scores triples, and predicts no labels of nodes; give --queries FILE.csv with the "
-                "columns head and relation"
-            )
+        require_no_triples(loaded)
         opened, screen, out, pairs = self.dataset, self.screen, self.out, self._pairs(loaded)
         is_of_links = isinstance(loaded.spec, LinkSpec)
         chosen = node_type or ("" if pairs is not None else embedded_type(opened, loaded))

@@ -52,8 +52,8 @@ class QueryTable:
         found = triple_columns(table.names) if table.has_names else {}
         if "relation" not in found or len(found) != 2:
             raise SourceError(
-                f"--queries {path} has the columns {listed(table.names)}; name two, head and relation to ask for tails, "
-                "or relation and tail to ask for heads"
+                f"--queries {path} has the columns {listed(table.names)}; name two, head and relation to ask for "
+                "tails, or relation and tail to ask for heads"
             )
         asks_heads = "tail" in found
         return cls(

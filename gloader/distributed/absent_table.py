@@ -54,10 +54,6 @@ class AbsentTable:
         """Raise StateError."""
         raise elsewhere("pieces() and export()")
 
-    def commit(self, *_: object, **__: object) -> Never:
-        """Raise StateError."""
-        raise elsewhere("checkpoint()")
-
     def forget(self, *_: object) -> Never:
         """Raise StateError."""
         raise elsewhere("forget()")

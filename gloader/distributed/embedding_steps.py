@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from gloader.errors import ChannelClosedError, StateError
 from gloader.pipeline.superbatch import BatchSlots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -124,20 +124,35 @@ def _summed(
     number : of a batch of the step
     parts : slots (U,) and gradients (U, D) of each rank with a gradient, in rank order
     """
+    distinct = [_distinct(rows, *part) for part in parts]
+    if not distinct:
+        return BatchSlots(number=number, slots=torch.empty(0, dtype=torch.int64)), None
+    places, inverse = np.unique(torch.cat([slots for slots, _ in distinct]).numpy(), return_inverse=True)
+    total, is_empty = torch.empty(len(places), rows.dim), torch.ones(len(places), dtype=torch.bool)
+    start = 0
+    for slots, grad in distinct:
+        at = torch.from_numpy(inverse[start : start + len(slots)])
+        start += len(slots)
+        # The first gradient of a row is copied, and not added to 0: 0 + -0.0 is not -0.0.
+        again = torch.nonzero(~is_empty[at]).squeeze(1)
+        added = total[at[again]] + grad[again]
+        total.index_copy_(0, at, grad).index_copy_(0, at[again], added)
+        is_empty[at] = False
+    return BatchSlots(number=number, slots=torch.from_numpy(places)), total
+
+
+def _distinct(
+    rows: EmbeddingRows, slots: torch.Tensor, grad: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a batch's distinct slots and their gradients; those of a row that repeats are added as torch does."""
+    ids = rows.rows_in(slots)
+    found, first = np.unique(ids.numpy(), return_index=True)
+    if len(found) == len(ids):
+        return slots, grad
+    # torch's own sum, because its order of equal rows is that of its sort.
     shape = (rows.table.num_rows, rows.dim)
-    total, places = None, [torch.empty(0, dtype=torch.int64)]
-    for slots, grad in parts:
-        # These are the sparse gradients of torch's nn.Embedding, and their sum. Each is coalesced before it is added:
-        # torch would coalesce a sum of three in an order that depends on its sort.
-        ids = rows.rows_in(slots).unsqueeze(0)
-        part = torch.sparse_coo_tensor(ids, grad, shape, check_invariants=False).coalesce()
-        total = part if total is None else (total + part).coalesce()
-        places.append(slots)
-    slots = torch.cat(places)
-    if total is None:
-        return BatchSlots(number=number, slots=slots), None
-    _, first = np.unique(rows.rows_in(slots).numpy(), return_index=True)  # in the order of `total`
-    return BatchSlots(number=number, slots=slots[torch.from_numpy(first)]), total.values()
+    summed = torch.sparse_coo_tensor(ids.unsqueeze(0), grad, shape, check_invariants=False).coalesce()
+    return slots[torch.from_numpy(first)], summed.values()
 
 
 class ClientRows:
@@ -235,10 +250,6 @@ class ClientRows:
     def pieces(self, max_rows: int) -> Iterator[tuple[int, NDArray[np.float32]]]:  # noqa: ARG002 - as of the host
         """Raise StateError: only the host goes over all rows."""
         raise elsewhere("pieces() and export()")
-
-    def checkpoint(self, record: str, facts: Mapping[str, Any]) -> None:  # noqa: ARG002 - as of the host
-        """Raise StateError: only the host writes the table."""
-        raise elsewhere("checkpoint()")
 
     def flush(self) -> None:
         """Do nothing: the host writes its rows."""

@@ -359,9 +359,8 @@ def bytes_of_slots(counts: Iterable[int]) -> int:
     return sum(_padded(np.int64, count) for count in counts)
 
 
-def write_slots(slots: Iterable[BatchSlots], memory: NDArray[np.uint8]) -> None:
+def write_slots(slots: Sequence[BatchSlots], memory: NDArray[np.uint8]) -> None:
     """Copy a batch's slots in each embedding into shared memory."""
-    slots = tuple(slots)
     views = _views(((np.int64, len(each.slots)) for each in slots), memory)
     for view, each in zip(views, slots, strict=True):
         np.copyto(view, each.slots.numpy(), casting="no")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import math
-import operator
 import os
 import weakref
 from collections.abc import Mapping
@@ -39,6 +38,7 @@ from gloader.errors import ConfigError, GloaderError, ShapeError, StateError
 from gloader.pipeline.embedding_optimizers import RowwiseAdagrad, check_same_optimizer, optimizer_from
 from gloader.pipeline.open.embeddings import GivenEmbeddings
 from gloader.plan.sweep_plan import open_spill
+from gloader.ssd_store.embedding.embedding_record import record_path
 from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
 from gloader.ssd_store.embedding.initial_rows import InitialRows
 
@@ -61,7 +61,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gloader")
 
 InitialKind: TypeAlias = Literal["uniform", "normal", "zeros"]  # distribution of the first weights
-_PIECE_ROWS: Final = 1 << 14  # rows that an export reads at once
+_PIECE_ROWS: Final = 1 << 14  # rows that are read at once
+_MOST_DIM: Final = 1 << 16  # columns: a row is a small part of each buffer
 
 
 @near_attributes
@@ -118,9 +119,9 @@ class NodeEmbedding:
         nodes = _nodes_of(dataset, node_type)
         require_choice("dtype", dtype, ("float32",))
         cache_bytes = None if cache is None else parse_bytes(cache)
-        if operator.index(dim) < 1:  # refuses a fraction
-            raise ConfigError(f"dim={dim} must be at least 1")
-        optimizer = RowwiseAdagrad() if optimizer is None else optimizer
+        if type(dim) is not int or not 1 <= dim <= _MOST_DIM:
+            raise ConfigError(f"dim={dim!r} must be a whole number in 1..{_MOST_DIM}")
+        optimizer = _checked_optimizer(RowwiseAdagrad() if optimizer is None else optimizer)
         initial = _initial_rows(init, seed, dim, optimizer.initial_state(dim))
         facts = {
             "dataset": dataset.fingerprint,
@@ -308,7 +309,7 @@ class NodeEmbedding:
         ascending, places = np.unique(nodes, return_inverse=True)
         return torch.from_numpy(self._read(ascending)[places])
 
-    def pieces(self, max_rows: int = 1 << 16) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    def pieces(self, max_rows: int = _PIECE_ROWS) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Yield all present weights in order of their ids, as the first id of a piece and the piece (n, D).
 
         The table is read sequentially. No step may be made meanwhile.
@@ -316,8 +317,17 @@ class NodeEmbedding:
         Parameters
         ----------
         max_rows : largest n
+
+        Raises
+        ------
+        ConfigError
+            ``max_rows`` is less than 1.
+        StoreError
+            The table cannot be read, or is damaged.
         """
         self._require_open()
+        if max_rows < 1:
+            raise ConfigError(f"max_rows={max_rows} must be at least 1")
         if self._trained is not None:
             yield from self._trained.rows.pieces(max_rows)
             return
@@ -337,28 +347,40 @@ class NodeEmbedding:
         Raises
         ------
         StateError
-            The loader's last batch was neither stepped nor skipped.
+            The loader's last batch was neither stepped nor skipped, or rank 0 has the table for this rank.
         ConfigError
             The table is temporary, or the name is no file name.
         StoreWriteError
             The disk is full or fails; the earlier records stay as they are.
         """
         self._require_open()
+        if isinstance(self._table, AbsentTable):
+            raise elsewhere("checkpoint()")
         if self._temporary is not None:
             raise ConfigError(
                 "this embedding lies in a temporary folder, which is removed at the end: give NodeEmbedding folder= to "
                 "keep checkpoints"
             )
+        record_path(self._table.folder, record)  # a wrong name is refused before anything is written
         with uninterrupted():
             if self._trained is None:
-                self._table.commit(record, num_steps=self._num_steps, facts=self._table.facts)
+                facts = {**self._table.facts, "optimizer": self._optimizer.facts()}
+                self._table.commit(record, num_steps=self._num_steps, facts=facts)
             else:
                 self._trained.require_done()
                 self._trained.rows.checkpoint(record, self._table.facts)
             self._recorded_steps = self.num_steps
 
     def forget(self, record: str) -> None:
-        """Remove a record, and the files that only this record needs. No effect without such a record."""
+        """Remove a record, and the files that only this record needs.
+
+        Raises
+        ------
+        ConfigError
+            There is no such record.
+        StoreWriteError
+            The file system refuses.
+        """
         self._require_open()
         self._table.forget(record)
 
@@ -388,10 +410,14 @@ class NodeEmbedding:
         """Return a view for loaders that do not train, such as for evaluation."""
         return FrozenEmbedding(self)
 
-    def close(self) -> None:
+    def close(self, *, drop: bool = False) -> None:
         """Close the table, and remove a temporary one. Idempotent. Close the loader first.
 
         Steps since the last record are lost.
+
+        Parameters
+        ----------
+        drop : whether these steps are lost without a warning
 
         Raises
         ------
@@ -403,7 +429,7 @@ class NodeEmbedding:
                 f"a loader trains the embedding of {self.node_type!r}: close the loader before the embedding"
             )
         is_kept = self._temporary is None and isinstance(self._table, EmbeddingTable)
-        if self._finalizer.alive and is_kept and self._num_steps > self._recorded_steps:
+        if self._finalizer.alive and is_kept and not drop and self._num_steps > self._recorded_steps:
             logger.warning(
                 "%s: %d steps since the last record are lost; call checkpoint() before close() to keep them",
                 self.folder,
@@ -439,7 +465,7 @@ class NodeEmbedding:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What ranks must have in common to train the embedding together, as JSON values."""
+        """The values that ranks must have in common to train the embedding together, as JSON."""
         table = self._table
         return {
             **table.facts,
@@ -578,7 +604,7 @@ class FrozenEmbedding:
         """Return the present weights (M, D) of the nodes ``ids`` (M,); see `NodeEmbedding.rows`."""
         return self._embedding.rows(ids)
 
-    def pieces(self, max_rows: int = 1 << 16) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    def pieces(self, max_rows: int = _PIECE_ROWS) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Yield all present weights in order of their ids; see `NodeEmbedding.pieces`."""
         return self._embedding.pieces(max_rows)
 
@@ -668,8 +694,21 @@ def _initial_rows(init: str, seed: int, dim: int, state: tuple[float, ...]) -> I
         scale = float(text) if text else 1 / math.sqrt(dim)
     except ValueError:
         raise ConfigError(f'init={init!r}: {text!r} is no number; write for instance "{kind}:0.05"') from None
-    scale = 0.0 if kind == "zeros" else scale
+    if kind == "zeros":
+        if text:
+            raise ConfigError(f'init={init!r}: zeros take no number; write "zeros"')
+        scale = 0.0
     return InitialRows(seed=seed, dim=dim, kind=cast("InitialKind", kind), scale=scale, state=state)
+
+
+def _checked_optimizer(optimizer: RowOptimizer) -> RowOptimizer:
+    """Return ``optimizer``. Raises ConfigError if it is none."""
+    if isinstance(optimizer, type) or not hasattr(optimizer, "initial_state"):
+        raise ConfigError(
+            f"optimizer={optimizer!r} does not train rows; pass gloader.RowwiseAdagrad(), gloader.Adagrad() or "
+            "gloader.SparseAdam()"
+        )
+    return optimizer
 
 
 def _checked_facts(
@@ -706,7 +745,7 @@ def _checked_facts(
         )
     if optimizer is None:
         return nodes, optimizer_from(facts["optimizer"])
-    check_same_optimizer(optimizer, facts["optimizer"])
+    check_same_optimizer(_checked_optimizer(optimizer), facts["optimizer"])
     return nodes, optimizer
 
 

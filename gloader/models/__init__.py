@@ -1,5 +1,4 @@
-"""Models: GraphSAGE, GCN, GAT, GINE and an MLP for one node type; R-SAGE, R-GCN and R-GAT for several; link decoders;
-models of triples.
+"""Models: GraphSAGE, GCN, GAT, GINE and an MLP for one node type; R-SAGE, R-GCN, R-GAT for several; links; triples.
 
 Training scripts and `gloader.training` build them with `build_model`, `build_hetero_model` and `build_decoder`.
 """

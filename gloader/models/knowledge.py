@@ -156,5 +156,5 @@ class KnowledgeNetwork(nn.Module):
 def _lengths(differences: torch.Tensor) -> torch.Tensor:
     """Return the sum over the last dimension of the lengths of complex numbers."""
     real, imaginary = differences.chunk(2, dim=-1)
-    # torch.hypot and a norm over two numbers take several times as long. The gradient of a plain root has no value at 0.
+    # torch.hypot, and a norm over two numbers, take several times as long. A plain root has no gradient at 0.
     return (real * real + imaginary * imaginary + _TINY).sqrt().sum(dim=-1)

@@ -236,16 +236,13 @@ class Consumer:
         return ready
 
     def on_next_requested(self) -> None:
-        """Note the loop's request for another batch: all work launched since the last batch is its computation.
-
-        Raises
-        ------
-        StateError
-            The trained rows of the last batch were neither stepped nor skipped.
-        """
+        """Note the loop's request for another batch: all work launched since the last batch is its computation."""
         self.end_compute()
         if self._times is not None:
             self._times.end()
+
+    def require_done(self) -> None:
+        """Raise StateError if the trained rows of the last batch were neither stepped nor skipped."""
         if self._embed is not None:
             self._embed.require_done()
 
@@ -357,6 +354,8 @@ class EpochIterator(Iterator[B], Generic[B]):
             In a forked child.
         LoaderClosedError
             Another thread closed the loader or the epoch.
+        StateError
+            The trained rows of the last batch were neither stepped nor skipped. The epoch goes on after the step.
         """
         require_same_process(self._pid)
         with self._turn:
@@ -368,6 +367,8 @@ class EpochIterator(Iterator[B], Generic[B]):
         if (current := self._open) is None:
             raise StopIteration
         consumer = current.run.consumer
+        # The epoch stays open, so that the loop can make the step and go on.
+        consumer.require_done()
         # Without this reference, an ended epoch is freed inside `_finish`, while signals are kept back.
         del current
         batch = None

@@ -91,8 +91,9 @@ class RowCounts:
 class EmbeddingRows:
     """An embedding's rows in a run. Owns the slots and the waiting rows until `close`, but not ``table``.
 
-    After an error in `load`, `step`, `checkpoint` or `restart`, the rows in memory may be incomplete. All calls except
-    `leaf` and `step` of loaded batches then raise StateError: open the table's last record.
+    If waiting rows are damaged, or the optimizer fails, the rows in memory are incomplete. All calls except `leaf` and
+    `step` of loaded batches then raise StateError: open the table's last record. After any other error, `restart`
+    continues from the rows in memory.
 
     Parameters
     ----------
@@ -288,7 +289,7 @@ class EmbeddingRows:
         """
         self.wait(staged, index, cancellation=cancellation)
         step, begin = staged.plan.batch(index), time.perf_counter()
-        with self._moving, self._breaking(f"the load of batch {step.number}"):
+        with self._moving:
             self._require_whole()
             self._evict(step)
             with self._changed.lock:
@@ -412,15 +413,15 @@ class EmbeddingRows:
         Raises
         ------
         StoreError
-            A row cannot be read or written. The earlier records are unchanged.
+            A row cannot be read or written. The earlier records and the rows in memory are unchanged, so that the
+            checkpoint can be tried again.
         """
         with self._moving:
             self._require_whole()
-            with self._breaking(f"the checkpoint {record!r}"):
-                self._save()
-                self.table.commit(
-                    record, num_steps=self.num_steps, facts={**facts, "optimizer": self.optimizer.facts()}
-                )
+            self._save()
+            self.table.commit(
+                record, num_steps=self.num_steps, facts={**facts, "optimizer": self.optimizer.facts()}
+            )
 
     def flush(self) -> None:
         """Write all rows that changed to the table; they stay where they are, and are then clean. Commits nothing.
@@ -434,8 +435,7 @@ class EmbeddingRows:
         """
         with self._moving:
             self._require_whole()
-            with self._breaking("the end of the training"):
-                self._save()
+            self._save()
 
     def restart(self) -> None:
         """Make ready for another run, which begins with batch 0. No thread of the last run may be left.
@@ -449,8 +449,8 @@ class EmbeddingRows:
         """
         with self._moving:
             self._require_whole()
-            with self._breaking("the end of a run"):
-                self._pieces.save()
+            self._pieces.save()
+            with uninterrupted():
                 self._pieces.clear()
                 self.planner.restart(self._tags.copy())
         with self._changed.lock:
@@ -542,19 +542,23 @@ class EmbeddingRows:
                 f"batch {step.number} loads row {int(ids[filled[0]])} into slot {int(slots[filled[0]])}, which still "
                 f"holds row {int(self._tags[slots[filled[0]]])}"
             )
+        is_left = np.ones(len(ids), np.bool_)
         new = np.flatnonzero(step.load_from == TABLE)[is_new]
+        is_left[new] = False
+        waiting = np.flatnonzero(is_left & (step.load_from != LATE))
+        with self._breaking(f"the load of batch {step.number}"):
+            is_found = self._pieces.take(
+                step.number, ids[waiting], self._rows, slots[waiting], self._is_dirty
+            )
+            found = waiting[is_found]
+            # The slots count as full at once: if the table cannot be read below, these rows are nowhere else.
+            self._tags[slots[found]] = ids[found]
+        is_left[found] = False
+        left = np.flatnonzero(is_left)
         self.table.initial.fill(ids[new], self._rows, at=slots[new])
-        is_waiting = step.load_from != LATE
-        is_waiting[new] = False
-        waiting = np.flatnonzero(is_waiting)
-        is_waiting[waiting] = self._pieces.take(
-            step.number, ids[waiting], self._rows, slots[waiting], self._is_dirty
-        )
-        left = ~is_waiting
-        left[new] = False
-        self._is_dirty[slots[~is_waiting]] = False
-        read = np.flatnonzero(left)
-        self.table.read_into(ids[read], self._rows, at=slots[read])
+        self.table.read_into(ids[left], self._rows, at=slots[left])
+        self._is_dirty[slots[new]] = False
+        self._is_dirty[slots[left]] = False
         self._tags[slots] = ids
         self.counts.loaded_forward += int(np.count_nonzero(step.load_from == FORWARD))
         self.counts.loaded_table += int(np.count_nonzero(step.load_from == TABLE))

@@ -14,11 +14,11 @@ from gloader.config import (
     HOPS_ENTRY,
     KNOWLEDGE_MODELS,
     MLP_MODELS,
-    EmbedOptimizer,
     TaskName,
 )
 from gloader.core.flag_values import EVERY_TYPE, require_choice
 from gloader.core.near_names import near_advice
+from gloader.core.row_settings import EmbedOptimizer
 from gloader.errors import ConfigError, FormatError
 from gloader.types import ENTITY, RELATION
 
@@ -126,7 +126,10 @@ def labels_to_learn(table: str | None, dataset: Dataset) -> NodeTable | TaskTabl
 def require_training_nodes(dataset: Dataset) -> None:
     """Raise ConfigError if ``dataset`` has no training nodes."""
     if not dataset.labelled.split_sizes["train"]:
-        instead = "; predict its edges with --task link" if dataset.link_tables else ""
+        task = (
+            "triples with --task kg" if dataset.node_types == (ENTITY, RELATION) else "edges with --task link"
+        )
+        instead = f"; predict its {task}" if dataset.link_tables else ""
         tasks = dict.fromkeys(name.rpartition(".")[0] for name in dataset.task_tables)
         if tasks:
             instead = f"; learn the rows of a table with --table: {', '.join(tasks)}"

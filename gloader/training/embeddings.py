@@ -81,7 +81,7 @@ class RunEmbeddings:
 
     @property
     def saved(self) -> SavedEmbeddings | None:
-        """What a checkpoint names; None without embeddings."""
+        """The tables and records for a checkpoint; None without embeddings."""
         if not self.by_type:
             return None
         return SavedEmbeddings(folder=self.folder, present=self.present, best=self.best)
@@ -323,7 +323,9 @@ def open_embeddings(  # noqa: PLR0913 - what a run's tables consist of
                 embedding = NodeEmbedding.open(dataset, folder / name, record=present, **common)
             else:
                 embedding = NodeEmbedding(dataset, folder=folder / name, seed=_seed_of(name, seed), **common)
-            by_type[name] = stack.enter_context(embedding)
+            # The end of a run says where it can go on; the steps behind that are made again.
+            stack.callback(embedding.close, drop=True)
+            by_type[name] = embedding
         opened.by_type = by_type
         if present:
             opened.settle(group, is_kept=True)  # a killed run may have left others

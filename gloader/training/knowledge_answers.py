@@ -8,7 +8,7 @@ Python.
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.dataset import Dataset
+    from gloader.models import KnowledgeNetwork
     from gloader.training.checkpoint.save import Checkpoint
     from gloader.types import IdArray
 
 
-def answer_queries(
+def answer_queries(  # noqa: PLR0913 - public settings, each a keyword
     dataset: Dataset,
     checkpoint: Checkpoint,
     *,
@@ -128,7 +129,7 @@ def open_ranker(
     budget = default_budget_bytes() if memory_budget_bytes is None else memory_budget_bytes
     with ExitStack() as stack:
         yield TripleRanker(
-            network=checkpoint.model().to(device),
+            network=cast("KnowledgeNetwork", checkpoint.model()).to(device),
             entities=open_saved(checkpoint, dataset, stack)[ENTITY],
             known=tuple(dataset.link_tables.values()),
             budget_bytes=budget,

@@ -23,7 +23,7 @@ from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError, DivergedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -160,9 +160,7 @@ class TripleRanker:
     known: Sequence[LinkTable]
     budget_bytes: int
 
-    def ranks(
-        self, triples: Triples, *, asks_heads: bool, on_progress: Callable[[float], None] = lambda _: None
-    ) -> NDArray[np.float64]:
+    def ranks(self, triples: Triples, *, asks_heads: bool) -> NDArray[np.float64]:
         """Return the filtered rank (n,) of each triple's tail, or with ``asks_heads`` of its head, from 1.
 
         Raises
@@ -177,7 +175,6 @@ class TripleRanker:
         for start, block in self._blocks(triples, plan.num_queries, asks_heads=asks_heads):
             stop = start + len(block.numbers)
             ranks[start:stop] = self._ranked(block, plan)
-            on_progress(stop / len(triples))
         return ranks
 
     def answers(

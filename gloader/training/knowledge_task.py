@@ -147,20 +147,16 @@ class KnowledgeTask:
             budget_bytes=budget,
         )
         plan = plan_ranks(dim=model.dim, name=model.name, budget_bytes=budget)
-        sides: dict[str, Any] = {}
-        for number, (side, asks_heads) in enumerate((("heads", True), ("tails", False))):
-            ranks, done = np.empty(table.num_rows), 0
+        sides = {side: np.empty(table.num_rows) for side in ("heads", "tails")}
+        done = 0
+        for side, ranks in sides.items():
+            start = 0
             for triples in read_triples(table, max_rows=plan.num_queries):
-                start, stop = done, done + len(triples)
-                ranks[start:stop] = ranker.ranks(
-                    triples,
-                    asks_heads=asks_heads,
-                    on_progress=lambda share, start=start, stop=stop, number=number: on_progress(
-                        (number + (start + share * (stop - start)) / table.num_rows) / 2
-                    ),
-                )
-                done = stop
-            sides[side] = ranks
+                stop = start + len(triples)
+                ranks[start:stop] = ranker.ranks(triples, asks_heads=side == "heads")
+                done += len(triples)
+                start = stop
+                on_progress(done / (2 * table.num_rows))
         both = rank_figures(np.concatenate(list(sides.values())))
 
         def summary() -> Mapping[str, Any]:

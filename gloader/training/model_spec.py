@@ -216,8 +216,8 @@ class KnowledgeSpec:
         )
 
     @property
-    def encoder(self) -> KnowledgeSpec:
-        """The specification of the part that computes node rows: this one."""
+    def encoder(self) -> Any:
+        """The specification of the part that computes node rows: this one, which has no layers and no width of them."""
         return self
 
     def with_rows(self, counts: Mapping[str, int]) -> KnowledgeSpec:  # noqa: ARG002 - no entity's row is a weight

@@ -27,6 +27,7 @@ from gloader.training.dataset_checks import KIND_OF_TASK, column_groups, num_out
 from gloader.training.embeddings import open_saved
 from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.training.model_spec import (
+    KnowledgeSpec,
     LinkSpec,
     ModelSpec,
     aged_types,
@@ -243,8 +244,18 @@ def _open(
     return OpenedModel(model=model.to(place.device), inference=inference)
 
 
+def require_no_triples(checkpoint: Checkpoint) -> None:
+    """Raise ConfigError if the network scores triples, and computes no rows of nodes. Pure."""
+    if isinstance(checkpoint.spec, KnowledgeSpec):
+        raise ConfigError(
+            "the checkpoint scores triples, and predicts nothing of nodes; give --queries FILE.csv with the columns "
+            "head and relation, in Python gloader.training.knowledge_answers.answer_queries"
+        )
+
+
 def require_fit(dataset: Dataset, checkpoint: Checkpoint) -> None:
     """Raise CheckpointError if the network belongs to another dataset."""
+    require_no_triples(checkpoint)
     spec, kind = checkpoint.spec, KIND_OF_TASK.get(checkpoint.task)
     encoder = spec.encoder
     # An encoder for links gives embeddings of any width, so their width is not compared with that of the labels. Nor is

@@ -21,7 +21,7 @@ from gloader.training.dataset_checks import KIND_OF_TASK
 from gloader.training.evaluate import checked_logits, logits_in_order, predict_classes
 from gloader.training.link_prediction import SCORING_SHARE, pair_scorer
 from gloader.training.model_spec import LinkSpec
-from gloader.training.open_model import open_model
+from gloader.training.open_model import open_model, require_no_triples
 from gloader.training.process import eager_release
 from gloader.training.table_inference import open_rows
 
@@ -286,6 +286,7 @@ def uses_training_labels(checkpoint: Checkpoint) -> bool:
 
 def kind_of_checkpoint(checkpoint: Checkpoint) -> LabelKind:
     """Return the kind of the labels that a checkpoint predicts; ConfigError if it predicts links. Pure."""
+    require_no_triples(checkpoint)
     if isinstance(checkpoint.spec, LinkSpec) or checkpoint.task not in KIND_OF_TASK:
         raise ConfigError(
             "the checkpoint predicts links, and knows no classes of nodes: ask for embeddings, or for scores of pairs"

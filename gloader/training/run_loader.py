@@ -361,6 +361,8 @@ class RunLoader:
         """Return a step to run and measure on the GPU; None on the CPU or with a fixed device cache."""
         if self.device.type == "cpu" or self.settings.loader.device.device_cache != "auto":
             return None
+        if isinstance(self.task.spec, KnowledgeSpec):  # triples have no features that the GPU could hold
+            return None
         model = self.task.spec.build().to(self.device)
         autocast, objective = self.settings.step.autocast, self.task.objective
         schema = self.task.spec.encoder.schema

@@ -610,7 +610,7 @@ def _locked(folder: Path, os_io: OsIO) -> LockedFolder:
         pid = holder_of(folder, os_io=os_io)
         raise StoreLockedError(
             f"{folder}: {'another process' if pid is None else f'process {pid}'} writes to this embedding table; wait "
-            "for it, or open the table with is_read_only=True"
+            "for it"
         ) from None
     return lock
 

@@ -35,9 +35,16 @@ def match(ids: IdArray, wanted: IdArray, take: IdArray, at: IdArray) -> int:
     if wanted.shape[0] == 0:
         return count
     low, high = wanted[0], wanted[wanted.shape[0] - 1]
+    # Most of many ids are not wanted. Their low bits, looked up in a table, tell most of them without a search.
+    size = 1
+    while ids.shape[0] > wanted.shape[0] and size < 4 * wanted.shape[0]:
+        size *= 2
+    may_be_wanted = np.full(size, size == 1)
+    for i in range(wanted.shape[0]):
+        may_be_wanted[wanted[i] & (size - 1)] = True
     for i in range(ids.shape[0]):
         row = ids[i]
-        if row < low or row > high:
+        if row < low or row > high or not may_be_wanted[row & (size - 1)]:
             continue
         j = np.searchsorted(wanted, row)
         if wanted[j] == row:

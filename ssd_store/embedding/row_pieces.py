@@ -2,8 +2,8 @@
 
 The piece of a batch has all rows that wait for it: those that were evicted forward to it, and those that were read
 ahead from the table. Rows of many batches arrive mixed. They are kept in places of one array in memory. When it is
-full, the rows of the farthest batches leave it, a quarter of the array at a time: so a piece is written in large parts,
-and nothing is written if the waiting rows fit in memory.
+full, the rows of the batches with most rows leave it, a quarter of the array at a time: so a piece is written in large
+parts, and nothing is written if the waiting rows fit in memory.
 
 A row that leaves goes to a file in the spill folder. Without a folder, or if the folder or the index of its rows is
 full, it goes to the table, which is read at the load: a page for each row, several times slower.
@@ -262,9 +262,10 @@ class RowPieces:
             count = len(places)
             self._append_rows(places)
             self._is_dirty[places] = False
-            for part in self._all_parts():
-                if part.is_dirty.any():
-                    self._append(part.ids[part.is_dirty], self._read(part)[part.is_dirty])
+            for parts in self._dirty_runs():
+                rows = self._read_each(parts)
+                for part, content in zip(parts, rows, strict=True):
+                    self._append(part.ids[part.is_dirty], content[part.is_dirty])
                     count += int(np.count_nonzero(part.is_dirty))
                     part.is_dirty[:] = False
         return count
@@ -323,15 +324,18 @@ class RowPieces:
         self._counts[batches & (size - 1)] = counts[batches & (len(heads) - 1)]
 
     def _flush(self) -> None:
-        """Let the rows of the farthest batches leave the memory, at least a quarter of its rows if there are any."""
-        leaving: list[tuple[int, IdArray]] = []
-        count, batch = 0, self._last
-        while count < len(self._free) // 4 and batch >= self._first:
-            places = self._list(batch)
-            if len(places):
-                leaving.append((batch, places))
-                count += len(places)
-            batch -= 1
+        """Let the rows of the batches with most rows leave the memory, at least a quarter of its rows if there are any.
+
+        So parts are large: a batch reads few of them. Of batches with equally many rows the farthest leave first.
+        """
+        batches = np.arange(self._last, self._first - 1, -1)
+        counts = self._counts[batches & (len(self._heads) - 1)]
+        order = np.argsort(-counts, kind="stable")
+        num_leaving = int(np.searchsorted(np.cumsum(counts[order]), len(self._free) // 4)) + 1
+        chosen = order[:num_leaving]
+        chosen = chosen[counts[chosen] > 0]
+        leaving = [(batch, self._list(batch)) for batch in batches[chosen].tolist()]
+        count = int(counts[chosen].sum())
         if not leaving:
             raise PlanError(
                 f"rows wait for batches before batch {self._first}, which were loaded without them"
@@ -407,8 +411,26 @@ class RowPieces:
         for parts in self._parts.values():
             yield from parts
 
+    def _dirty_runs(self) -> Iterator[list[_FilePart]]:
+        """Yield the parts with dirty rows, those of a file in its order, as many as may be read at once."""
+        dirty = [part for part in self._all_parts() if part.is_dirty.any()]
+        dirty.sort(key=lambda part: (id(part.pieces), part.owner))
+        run: list[_FilePart] = []
+        for part in dirty:
+            num_rows = sum(len(each.ids) for each in run) + len(part.ids)
+            if run and (run[0].pieces is not part.pieces or num_rows > self.part_rows):
+                yield run
+                run = []
+            run.append(part)
+        if run:
+            yield run
+
     def _read(self, part: _FilePart) -> NDArray[np.float32]:
         """Return the rows (n, width) of a part, every byte checked."""
+        return self._read_each([part])[0]
+
+    def _read_each(self, parts: list[_FilePart]) -> list[NDArray[np.float32]]:
+        """Return the rows (n, width) of each of some parts of one file, every byte checked."""
         if self._lane is None:  # without a file there is no lane
             self._lane = ReadLane(
                 _PART_BYTES,
@@ -417,9 +439,10 @@ class RowPieces:
                 os_io=REAL_OS if self._spill is None else self._spill.os_io,
                 when_closed="the embedding is closed",
             )
-        rows: NDArray[np.float32] = part.pieces.read(part.owner, self._lane, np.dtype(np.float32))
-        self.bytes_read += rows.nbytes
-        return rows.reshape(-1, self._width)
+        owners = [part.owner for part in parts]
+        found = parts[0].pieces.read_each(owners, self._lane, np.dtype(np.float32))
+        self.bytes_read += sum(rows.nbytes for rows in found)
+        return [rows.reshape(-1, self._width) for rows in found]
 
     def _release(self, part: _FilePart) -> None:
         """Give a part's bytes back."""

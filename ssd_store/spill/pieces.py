@@ -145,11 +145,15 @@ class SpilledPieces:
         self._files.give_up(error)
 
     def read(self, owner: int, lane: ReadLane, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return an owner's pieces as a flat array with ``dtype``, every byte checked. Thread-safe.
+        """Return an owner's pieces as a flat array with ``dtype``; see `read_each`."""
+        return self.read_each([owner], lane, dtype)[0]
+
+    def read_each(self, owners: Sequence[int], lane: ReadLane, dtype: np.dtype[Any]) -> list[NDArray[Any]]:
+        """Return the pieces of each owner as a flat array with ``dtype``, every byte checked. Thread-safe.
 
         Parameters
         ----------
-        owner : 0..O-1
+        owners : in 0..O-1; those that wrote one after another are read together
         lane : the threads or ring, with buffers, that read the files
         dtype : the collected words' dtype
 
@@ -158,32 +162,42 @@ class SpilledPieces:
         ChecksumError
             The pieces were damaged or truncated; the message names the file and the byte.
         SpillError
-            The device fails, or the owner was released.
+            The device fails, or an owner was released.
         """
         # The lock is held during the read, so that `release` returns no file meanwhile. Readers take turns in the lane
         # anyway.
         with self._lock:
-            if not self._is_live[owner]:
-                raise SpillError(
-                    errno.ENOENT, f"owner {owner} of {self._label} was released", str(self._folder.path)
-                )
-            gathered = self._owners[owner]
-            content = aligned_bytes(sum(pages for _, _, pages in gathered.pieces) * PAGE_BYTES)
+            for owner in owners:
+                if not self._is_live[owner]:
+                    raise SpillError(
+                        errno.ENOENT, f"owner {owner} of {self._label} was released", str(self._folder.path)
+                    )
+            gathered = [self._owners[owner] for owner in owners]
+            pieces = [
+                (owner, *piece) for owner, each in zip(owners, gathered, strict=True) for piece in each.pieces
+            ]
+            content = aligned_bytes(sum(count for *_, count in pieces) * PAGE_BYTES)
             rows = content.reshape(-1, PAGE_BYTES)
             begin = number = 0  # the next row to fill, and the next piece
-            while number < len(gathered.pieces):
+            while number < len(pieces):
                 # Consecutive pieces in the same file are read together.
-                file = gathered.pieces[number][0]
-                pages = []
-                while number < len(gathered.pieces) and gathered.pieces[number][0] is file:
-                    _, first, count = gathered.pieces[number]
+                owner, file, *_ = pieces[number]
+                pages: list[IdArray] = []
+                while number < len(pieces) and pieces[number][1] is file:
+                    _, _, first, count = pieces[number]
+                    if pages and first <= pages[-1][-1]:
+                        break  # extents ascend
                     pages.append(np.arange(first, first + count))
                     number += 1
                 wanted = np.concatenate(pages)
                 self._read_pages(owner, file, lane, wanted, rows[begin : begin + len(wanted)])
                 begin += len(wanted)
-        words: NDArray[Any] = content[: gathered.num_bytes].view(dtype)
-        return words
+        found: list[NDArray[Any]] = []
+        begin = 0
+        for each in gathered:
+            found.append(content[begin : begin + each.num_bytes].view(dtype))
+            begin += sum(count for _, _, count in each.pieces) * PAGE_BYTES
+        return found
 
     def release(self, owner: int) -> None:
         """Mark ``owner`` as done. A file's last owner returns the file. Idempotent. Thread-safe."""

@@ -55,7 +55,7 @@ def _raised() -> list[Exception]:
     for make in (
         lambda: CscGraph(indptr=np.array([0, 2, 1]), indices=np.array([1])),
         lambda: NeighborSampler(graph, [1.5]),
-        lambda: NeighborSampler(graph, []),
+        lambda: NeighborSampler(graph, [-2]),
         lambda: Uniform(0),
     ):
         with pytest.raises(errors.GloaderError) as error:

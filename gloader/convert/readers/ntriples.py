@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -148,7 +148,7 @@ def _plain(iri: str) -> str:
     return _ESCAPE.sub(lambda found: chr(int(found[1] or found[2], 16)), iri)
 
 
-def _texts(values: list[str], path: Path) -> pa.Array:
+def _texts(values: list[str], path: Path) -> pa.Array[Any]:
     """Return texts as pyarrow's array. Raises SourceError for a text that is no UTF-8."""
     try:
         return pa.array(values, pa.string())

@@ -140,7 +140,8 @@ def _links(part: str, table: NumberTable, notes: ColumnNotes) -> KeyedLinks:
     if columns is None:
         text = f"the columns {listed(names)}" if table.has_names else f"{len(names)} columns without names"
         raise SourceError(
-            f"{table.path} has {text}; name its columns {KNOWN_TRIPLES} (a table without names has three, in this order)"
+            f"{table.path} has {text}; name its columns {KNOWN_TRIPLES} (a table without names has three, in this "
+            "order)"
         )
     roles = zip(columns, TRIPLE_NAMES, strict=True)
     if table.has_names:

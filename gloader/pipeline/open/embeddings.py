@@ -66,7 +66,7 @@ class GivenEmbedding(Protocol):
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What ranks must have in common to train the embedding together."""
+        """The values that ranks must have in common to train the embedding together."""
         ...
 
     @property

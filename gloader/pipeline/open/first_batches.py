@@ -201,7 +201,8 @@ def _num_drawn(topology: Topology | HeteroGraph, fanouts: Fanouts, seeds: AnySee
     by_type = dict(zip(graph.node_types, split_seeds(seed_nodes(seeds), graph.type_starts), strict=True))
     hops = resolve_fanouts(fanouts, tuple(graph.relations))
     total = 0
-    for ((_, _, destination), edges), (fanout, *_) in zip(graph.relations.items(), hops, strict=True):
+    for ((_, _, destination), edges), fanout_of_hops in zip(graph.relations.items(), hops, strict=True):
+        fanout = next(iter(fanout_of_hops), 0)  # without hops nothing is drawn
         degrees = edges.in_degrees(by_type[destination])
         total += int((degrees if fanout < 0 else np.minimum(degrees, fanout)).sum())
     return total

@@ -151,14 +151,70 @@ def test_a_disk_that_fails_in_the_table_leaves_the_last_record(tmp_path: Path, f
     assert_record(tmp_path / "t", weights)
 
 
+@pytest.mark.parametrize("fail_at", [1, 3, 6])
+def test_a_checkpoint_on_a_full_disk_can_be_tried_again(tmp_path: Path, fail_at: int) -> None:
+    weights = checkpointed(tmp_path / "t")
+    oracle = Oracle(first_weights(N, DIM), Adagrad())
+    for batch, ids in enumerate(random_batches()[:10]):
+        oracle.step(batch, ids)
+    np.testing.assert_array_equal(weights, oracle.result)
+    os_io = FaultyOS(calls={"pwrite", "fsync", "replace"}, error=errno.ENOSPC)
+    with opened(tmp_path / "t", Adagrad(), os_io=os_io, **SETTINGS) as rows:
+        train(rows, oracle, start=10, stop=20)
+        os_io._fail_from = os_io.num_calls + fail_at
+        os_io._fail_until = os_io._fail_from + 1
+        with pytest.raises(StoreWriteError):
+            rows.checkpoint("last", {})
+        np.testing.assert_array_equal(rows.read(np.arange(N)), oracle.result)
+        rows.checkpoint("last", {})
+        rows.restart()
+        train(rows, oracle, start=20, stop=22)
+    with opened(tmp_path / "t", Adagrad(), **SETTINGS) as rows:
+        assert rows.num_steps == 20
+
+
+@pytest.mark.parametrize("failing", ["append", "read_into"])
+def test_a_run_can_go_on_from_memory_after_the_table_failed_once(
+    tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row is lost if an eviction or a load fails: all versions are in slots, waiting or in the table."""
+    batches = random_batches()
+    oracle = Oracle(first_weights(N, DIM), Adagrad())
+    with opened(tmp_path / "t", Adagrad(), spill_bytes=None, **SETTINGS) as rows:
+        inner, calls = getattr(rows.table, failing), 0
+
+        def fail(*args: Any, **keywords: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 9:
+                raise StoreReadError(errno.EIO, "injected", "file")
+            return inner(*args, **keywords)
+
+        monkeypatch.setattr(rows.table, failing, fail)
+        monkeypatch.setattr(rows._pieces, "_append", rows.table.append)
+        with pytest.raises(StoreReadError, match="injected"):
+            train(rows, oracle)
+        done = oracle.num_steps
+        assert 0 < done < len(batches)
+        rows.restart()
+        np.testing.assert_array_equal(rows.read(np.arange(N)), oracle.result)
+        train(rows, oracle, start=done)
+        np.testing.assert_array_equal(rows.read(np.arange(N)), oracle.result)
+
+
 def test_a_changed_bit_in_a_spilled_row_ends_the_run(tmp_path: Path) -> None:
     weights = checkpointed(tmp_path / "t")
     spill_io = FaultyOS(corrupt=Corruption(offset=100, mask=1, file=".spill"))
-    with (
-        opened(tmp_path / "t", Adagrad(), spill_io=spill_io, **SETTINGS) as rows,
-        pytest.raises(ChecksumError, match=r"the rows that wait for later batches, owner \d+ .* is damaged"),
-    ):
-        train(rows, start=10)
+    with opened(tmp_path / "t", Adagrad(), spill_io=spill_io, **SETTINGS) as rows:
+        with pytest.raises(
+            ChecksumError, match=r"the rows that wait for later batches, owner \d+ .* is damaged"
+        ):
+            train(rows, start=10)
+        for call in (rows.restart, lambda: rows.checkpoint("last", {}), lambda: rows.read(np.array([1]))):
+            with pytest.raises(
+                StateError, match=r"cannot be used after the load of batch \d+ failed; open the"
+            ):
+                call()
     assert_record(tmp_path / "t", weights)
 
 

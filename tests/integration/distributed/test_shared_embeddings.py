@@ -1,5 +1,6 @@
 """Ranks that train an embedding together: bit for bit torch's, with the sum of their gradients."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,13 @@ from gloader.loader.node_embedding import NodeEmbedding
 Run = Callable[..., list[Ended]]
 
 SOON_S = 5.0
+_INTERRUPTED = 70  # exit status of a rank that ended by a KeyboardInterrupt, see `rank_server`
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, not written
+
+
+def _in_shared_memory() -> set[Path]:
+    """Return what has a name in shared memory, without the folders of other tests."""
+    return {path for path in _SHARED_MEMORY.iterdir() if not path.name.startswith("tmp")}
 
 
 def _results(ended: list[Ended]) -> list[Any]:
@@ -66,7 +73,7 @@ def test_a_run_resumed_at_a_record_goes_on_as_if_it_had_not_stopped(
 def test_a_killed_rank_ends_the_others_and_leaves_nothing(
     run: Run, dataset: Path, tmp_path: Path, killed: int
 ) -> None:
-    before = set(_SHARED_MEMORY.iterdir())
+    before = _in_shared_memory()
     ended = run(
         "training",
         world=3,
@@ -84,7 +91,7 @@ def test_a_killed_rank_ends_the_others_and_leaves_nothing(
         assert how.seconds < SOON_S
         assert how.error.startswith(f"gloader.errors.RankError: rank {killed}")
         assert "start" in how.error
-    assert set(_SHARED_MEMORY.iterdir()) == before
+    assert _in_shared_memory() == before
     table = NodeEmbedding.open(
         Dataset.open(dataset), tmp_path / "table"
     )  # nothing of the dead run is in the way
@@ -195,3 +202,19 @@ def test_ranks_whose_devices_work_behind_the_host_train_the_same_bits(
     found = _results(run("with_devices", then="training", sizes=[0, 0], rehearses=rehearses))
     assert [rank["digests"] for rank in found] == want["digests"]
     assert found[0]["rows"] == want["rows"]
+
+
+@pytest.mark.parametrize("on", [0, 1])
+def test_a_ctrl_c_ends_the_wait_in_a_step(run: Run, on: int) -> None:
+    ended = run("slow_step", slow=1 - on, kill=on, signal_number=signal.SIGINT)
+    assert ended[on].status == _INTERRUPTED
+    assert ended[1 - on].status == 1
+    assert ended[on].seconds < ended[1 - on].seconds
+
+
+def test_a_rank_that_all_wait_for_in_a_step_is_named(run: Run) -> None:
+    first, _ = run("slow_step", slow=1, stall_timeout_s=0.5)
+    assert (
+        "RankError: rank 1 did not call embedding.step(batch) within 0.5 s of rank 0; call it for"
+        in first.error
+    )

@@ -13,6 +13,7 @@ import pytest
 import rank_server
 import shop
 import training_scenarios
+from knowledge_worlds import prepare_parts, random_parts
 from link_datasets import split_communities
 from rank_server import Ended, RankServer
 from training_scenarios import train, typed_steps
@@ -132,6 +133,18 @@ def test_two_ranks_train_embeddings_as_one_does(run: Run, papers: Path, tmp_path
     longer, _ = _results(run("train", **shared, resume=True))
     assert longer["losses"] == pytest.approx(whole["losses"], rel=1e-4)
     assert longer["test_acc"] == whole["test_acc"]
+
+
+def test_two_ranks_train_on_a_knowledge_graph_and_resume_with_the_same_bits(run: Run, tmp_path: Path) -> None:
+    parts = random_parts(num_entities=40, sizes=(400, 40, 40))
+    path = str(prepare_parts(tmp_path, parts).root)
+    common = {"dataset": path, "epochs": 3}
+    whole, second = _results(run("knowledge", out=str(tmp_path / "whole"), resume=False, **common))
+    assert second == whole
+    assert whole[0][-1] < whole[0][0]
+    cut = {"out": str(tmp_path / "cut"), **common}
+    _results(run("knowledge", **(cut | {"epochs": 2}), resume=False))
+    assert _results(run("knowledge", **cut, resume=True))[0] == whole
 
 
 @pytest.fixture(scope="module")

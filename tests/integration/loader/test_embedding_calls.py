@@ -59,11 +59,11 @@ def test_each_batch_is_stepped_or_skipped_before_the_next(
             "embedding.skip(batch)",
         ):
             next(iterator)
-        with _raises(
-            StateError, "embedding.step of batch (epoch 0, index 3) comes at the wrong time: no batch"
-        ):
-            embedding.step(batch)
-        # The next epoch begins anew.
+        # The batch can still be stepped, and the epoch goes on.
+        loss_of(batch, batch.x).backward()
+        embedding.step(batch)
+        assert next(iterator).id.index == 4
+        del iterator
         train(loader, [embedding], epochs=1)
 
 
@@ -191,7 +191,7 @@ def test_a_failed_run_leaves_rows_that_say_so(
         def fail(*_: Any) -> None:
             raise StoreError("the disk fails")
 
-        monkeypatch.setattr(trained.rows, "_load", fail)
+        monkeypatch.setattr(trained.rows._pieces, "take", fail)
         with pytest.raises(StoreError, match="the disk fails"):
             train(loader, [embedding], epochs=1)
         with pytest.raises(StateError, match="open the embedding again from its last checkpoint"):
@@ -221,8 +221,14 @@ def test_settings_are_refused(typed: Dataset, tmp_path: Path) -> None:
         make(typed, "authors", dim=4)
     with _raises(ConfigError, "dtype='bfloat16' is not one of 'float32' in this version"):
         make(typed, "author", dim=4, dtype="bfloat16")
-    with _raises(ConfigError, "dim=0 must be at least 1"):
-        make(typed, "author", dim=0)
+    for dim in (0, 4.0, 10**9):
+        with _raises(ConfigError, f"dim={dim} must be a whole number in 1..65536"):
+            make(typed, "author", dim=dim)  # type: ignore[arg-type]
+    for optimizer in ("adam", torch.optim.Adam, RowwiseAdagrad):
+        with pytest.raises(ConfigError, match="does not train rows; pass gloader"):
+            make(typed, "author", dim=4, optimizer=optimizer)  # type: ignore[arg-type]
+    with _raises(ConfigError, "init='zeros:3': zeros take no number; write \"zeros\""):
+        make(typed, "author", dim=4, init="zeros:3")
     with _raises(ConfigError, "init='xavier' is not one of 'uniform', 'normal', 'zeros' in this version"):
         make(typed, "author", dim=4, init="xavier")
     with _raises(ConfigError, "init='normal:x': 'x' is no number; write for instance \"normal:0.05\""):
@@ -314,6 +320,8 @@ def test_reading_rows(typed: Dataset, embedding: gloader.NodeEmbedding) -> None:
         embedding.rows(np.array([600, 1, -1]))
     with _loader(typed, embedding) as loader:
         train(loader, [embedding], epochs=1)
+        with _raises(ConfigError, "max_rows=0 must be at least 1"):
+            next(embedding.pieces(0))
         for _ in range(2):  # while a loader trains them, and afterwards
             trained = weights_of(embedding)
             pieces = list(embedding.pieces(100))
@@ -363,6 +371,9 @@ def test_opening_again(typed: Dataset, tmp_path: Path) -> None:
             embedding.skip(batch)
             del iterator
             train(loader, [embedding], epochs=1)
+            for wrong in ("../x", "", "a" * 300):  # a slip costs nothing
+                with pytest.raises(ConfigError):
+                    embedding.checkpoint(wrong)
             embedding.checkpoint("best")
             best = weights_of(embedding)
             train(loader, [embedding], epochs=1)
@@ -388,6 +399,8 @@ def test_opening_again(typed: Dataset, tmp_path: Path) -> None:
         train(loader, [embedding], epochs=1)
         embedding.checkpoint()
         embedding.forget("best")
+        with pytest.raises(ConfigError, match="has no record 'best'"):
+            embedding.forget("best")
     with pytest.raises(StoreError, match="best"):
         opened(typed, folder, record="best")
     with opened(typed, folder) as embedding:

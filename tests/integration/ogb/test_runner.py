@@ -190,6 +190,17 @@ def test_both_fan_outs_of_ogbn_mag_become_rows(tmp_path, monkeypatch):
     assert len(Dataset.open(prepared).relations) == 7
 
 
+def test_ogbn_mag_with_its_rows_on_the_ssd_becomes_a_row(tmp_path, monkeypatch):
+    fabricate_hetero(tmp_path / "data", "ogbn-mag", scale=0.0003)
+    monkeypatch.setattr(runner, "_gloader", in_this_process)
+    # A tenth of so few rows is less than a batch.
+    settings = ("--set", "epochs=1", "batch-size=64", "hidden=8", "embed-cache=100%")
+    monkeypatch.setattr(sys, "argv", words(tmp_path, "mag-embed-rgcn", *settings))
+    assert runner.main() == 0
+    (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert (row["name"], row["published"]["mean"]) == ("mag-embed-rgcn", 46.78)
+
+
 def run(folder, *arguments):
     environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "NO_PROXY": "*"}
     command = [sys.executable, *words(folder, *arguments)]

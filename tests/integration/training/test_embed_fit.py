@@ -135,12 +135,13 @@ def test_the_other_optimizers_are_as_independent_of_the_cache(papers, whole, opt
 
 
 @pytest.mark.parametrize("fail_at", [3, BATCHES, 2 * BATCHES + 5])
-def test_a_resumed_run_is_the_uninterrupted_one(papers, whole, tmp_path: Path, fail_at: int) -> None:
+def test_a_resumed_run_is_the_uninterrupted_one(papers, whole, tmp_path: Path, caplog, fail_at: int) -> None:
     optim, out = replace(OPTIM, checkpoint_every=4), tmp_path / "run"
     InterruptingLoader.fail_at = fail_at
     config = replace(EMBED, cache=0.35)
     with pytest.raises(RuntimeError, match="the power went out"):
         fit(papers, optim=optim, embed=config, factory=InterruptingLoader.from_settings, out=out)
+    assert "steps since the last record" not in caplog.text
     # A run that saved nothing leaves no rows.
     assert (out / "embeddings").exists() == (fail_at > 4)
     resumed = fit(papers, optim=optim, embed=config, out=out, resume=True)

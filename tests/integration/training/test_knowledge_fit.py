@@ -1,4 +1,4 @@
-"""Training on knowledge graphs: ranks as by a plain loop, the same bits in any memory, resume, answers, and refusals."""
+"""Training on knowledge graphs: ranks as by a plain loop, the same bits in any memory, resume, answers, refusals."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from gloader.loader import LinkLoader
 from gloader.training.checkpoint.save import load_checkpoint
 from gloader.training.knowledge_answers import answer_queries, open_ranker
 from gloader.training.knowledge_ranks import read_triples
+from gloader.training.predict import embed, predict
 from gloader.training.train import RunFiles, fit
 
 SETTINGS = TrainSettings(
@@ -149,8 +150,19 @@ def test_answers_by_key_are_the_best_entities(world, run):
 
 def test_a_checkpoint_answers_for_its_own_graph_alone(world, run, tmp_path):
     other = prepare_parts(tmp_path, random_parts(num_entities=40, sizes=(400, 40, 40), seed=1))
-    with pytest.raises(CheckpointError, match="is of another knowledge graph, .* and other triples or keys"):
+    with pytest.raises(CheckpointError, match=r"is of another knowledge graph, .* and other triples or keys"):
         answer_queries(other, load_checkpoint(run), heads=["e1"], relations=["r1"])
+
+
+def test_a_model_of_triples_predicts_nothing_else(world, run):
+    checkpoint = load_checkpoint(run)
+    with pytest.raises(ConfigError, match="the checkpoint scores triples, and predicts nothing of nodes"):
+        predict(world, checkpoint)
+    with (
+        pytest.raises(ConfigError, match="the checkpoint scores triples"),
+        embed(world, checkpoint, layer=1, node_type="entity"),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -196,6 +208,8 @@ def test_other_graphs_and_other_tasks_are_refused(world, tmp_path):
         fit(plain, SETTINGS)
     with pytest.raises(ConfigError, match="model 'complex' scores triples, and learns them with --task kg"):
         fit(plain, replace(SETTINGS, task="node", links=LinkConfig()))
+    with pytest.raises(ConfigError, match=r"no training nodes .*; predict its triples with --task kg"):
+        fit(world, replace(SETTINGS, task="node", model=ModelConfig(name="rsage"), links=LinkConfig()))
     with pytest.raises(ConfigError, match="uniform:16,shared are for knowledge graphs"):
         fit(world, replace(SETTINGS, task="link", model=ModelConfig(name="rsage")))
 

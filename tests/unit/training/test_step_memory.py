@@ -15,8 +15,17 @@ from gloader.models import CodeColumn
 from gloader.training import step_memory
 from gloader.training.model_spec import HeteroModelSpec, LinkSpec, ModelSpec
 from gloader.training.objectives import LINK_OBJECTIVES
-from gloader.training.step_memory import LiveBytes, largest, parameter_bytes, step_bytes
-from gloader.types import BatchId, Block, HeteroBatch, Links, SampledBatch
+from gloader.training.step_memory import LiveBytes, largest, parameter_bytes, step_bytes, with_blank_rows
+from gloader.types import (
+    BatchId,
+    Block,
+    HeteroBatch,
+    HeteroReadyBatch,
+    LinkBatch,
+    Links,
+    ReadyBatch,
+    SampledBatch,
+)
 
 SHAPES = [(9000, 3000, 12_000), (3000, 400, 4000)]
 SEEDS_ALONE = [(9000, 9000, 0)]
@@ -231,6 +240,44 @@ def test_a_table_of_learned_numbers_is_counted_once_in_a_step_and_not_made() -> 
     ]
     bytes_of = [step_bytes(spec, _hetero_batch()) for spec in of_types]
     assert bytes_of[1] - bytes_of[0] == more
+
+
+@pytest.mark.parametrize("name", ["graphsage", "gat"])
+def test_a_step_with_an_embedding_takes_the_gradients_of_its_columns_too(name, monkeypatch) -> None:
+    plain = _spec(name, 48)
+    spec = replace(plain, embed_dim=16)
+    whole, small = (_bytes_with(spec, sample, monkeypatch) for sample in (1 << 30, 2 << 20))
+    assert whole == pytest.approx(small, rel=0.15)
+    # The features need no gradient, and a row of a batch with an embedding has one for all of its columns at most.
+    more = whole - _bytes_with(plain, 1 << 30, monkeypatch)
+    assert 0 <= more <= 2 * 4 * 48 * SHAPES[0][0]
+
+
+def _bytes_with(spec, sample_bytes, monkeypatch) -> int:
+    monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", sample_bytes)
+    return step_bytes(spec, _batch())
+
+
+def test_blank_rows_stand_behind_the_features_and_have_a_gradient() -> None:
+    x = torch.ones(3, 2)
+    batch = HeteroReadyBatch(
+        id=BatchId(epoch=0, index=0),
+        x={"a": x, "b": torch.ones(2, 0)},
+        y=torch.zeros(1, dtype=torch.int64),
+        blocks=(),
+        nodes={},
+        num_seeds={},
+    )
+    schema = replace(small_schema(), embedded={"b": 4})
+    wide = with_blank_rows(batch, schema)
+    assert wide.x["a"] is x
+    assert (tuple(wide.x["b"].shape), wide.x["b"].requires_grad) == ((2, 4), True)
+    links = LinkBatch(batch=batch, pairs=x, labels=x, edge_ids=np.arange(1), num_positives=1)
+    assert with_blank_rows(links, schema).batch.x["b"].shape == (2, 4)
+    assert with_blank_rows(batch, small_schema()) is batch
+    one = ReadyBatch(id=batch.id, x=x, y=batch.y, blocks=(), nodes=np.arange(3), num_seeds=1)
+    wide = with_blank_rows(one, replace(_spec("gcn", 6), embed_dim=4).schema)
+    assert (tuple(wide.x.shape), wide.x[:, :2].tolist()) == ((3, 6), x.tolist())
 
 
 def test_the_largest_batch_has_the_most_nodes_and_edges() -> None:

@@ -33,7 +33,7 @@ def rows_of(table):
     columns = [[], [], []]
     for batch in table.read_arrow(table.names, error=SourceError):
         for column, values in zip(columns, batch.columns, strict=True):
-            column += values.to_pylist()
+            column.extend(values.to_pylist())
     return list(zip(*columns, strict=True))
 
 
@@ -51,8 +51,12 @@ def test_terms_become_keys_and_literals_are_counted(tmp_path, monkeypatch, name,
     assert table.count_rows() == 4
     assert table.remark == "N-Triples, 3 with a literal left out, first in line 5"
     assert table.names == ("subject", "predicate", "object")
-    only = [batch.column(0).to_pylist() for batch in table.read_arrow(["object"], error=SourceError)]
-    assert sum(only, []) == [row[2] for row in ROWS]
+    only = [
+        value
+        for batch in table.read_arrow(["object"], error=SourceError)
+        for value in batch.column(0).to_pylist()
+    ]
+    assert only == [row[2] for row in ROWS]
 
 
 def test_no_literal_leaves_no_remark(tmp_path):

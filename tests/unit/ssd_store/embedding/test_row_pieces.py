@@ -81,7 +81,9 @@ def test_rows_that_fit_in_memory_are_not_written(table: Table, spill: SpillFolde
     assert (pieces.bytes_written, spill.used_bytes, table.rows) == (0, 0, {})
 
 
-def test_the_rows_of_the_farthest_batches_leave_first(table: Table, spill: SpillFolder) -> None:
+def test_the_rows_of_the_farthest_of_the_largest_batches_leave_first(
+    table: Table, spill: SpillFolder
+) -> None:
     pieces = RowPieces(WIDTH, num_bytes=FEW, append=table.append, spill=spill)
     add(pieces, 1, list(range(8)))
     add(pieces, 3, list(range(20, 28)))
@@ -123,21 +125,53 @@ def test_without_room_in_the_folder_dirty_rows_go_to_the_table(
 ) -> None:
     spill = None if budget_bytes is None else SpillFolder(tmp_path, budget_bytes=budget_bytes)
     pieces = RowPieces(WIDTH, num_bytes=FEW, append=table.append, spill=spill)
-    add(pieces, 9, [30, 31])
-    add(pieces, 8, [40, 41], is_dirty=False)
-    add(pieces, 1, list(range(12)))
-    add(pieces, 0, [60])
-    assert table.rows == {30: 30, 31: 31}  # the table has rows 40 and 41 already
-    add(pieces, 20, list(range(70, 82)))
-    add(pieces, 20, [90])
-    assert take(pieces, 8, [40, 41]) == {}
-    assert take(pieces, 9, [30, 31]) == {}
+    dirty, clean = list(range(30, 35)), list(range(40, 45))
+    add(pieces, 9, dirty)
+    add(pieces, 8, clean, is_dirty=False)
+    add(pieces, 1, list(range(4)))
+    add(pieces, 0, [60, 61])
+    add(pieces, 20, list(range(70, 73)))
+    assert table.rows == {row: row for row in dirty}
+    add(pieces, 21, list(range(80, 83)))
+    add(pieces, 22, [90])
+    assert table.rows == {row: row for row in dirty}  # the table has the clean rows already
+    assert take(pieces, 8, clean) == {}
+    assert take(pieces, 9, dirty) == {}
     assert pieces.bytes_written == 0
     assert [record.message.split(":")[0] for record in caplog.records] == [
         "rows of an embedding that wait for later batches do not fit in memory or in the spill folder"
     ]
     if spill is not None:
         spill.close()
+
+
+def test_the_largest_pieces_leave_first_so_that_few_parts_are_written(
+    table: Table, spill: SpillFolder
+) -> None:
+    pieces = RowPieces(WIDTH, num_bytes=FEW, append=table.append, spill=spill)
+    add(pieces, 3, list(range(8)))
+    for batch in range(10, 18):
+        add(pieces, batch, [100 + batch])
+    add(pieces, 20, [200])
+    assert pieces.bytes_written == 4096  # one part, of batch 3
+    assert take(pieces, 3, list(range(8))) == {row: row for row in range(8)}
+
+
+def test_dirty_rows_in_a_file_are_saved_together(table: Table, spill: SpillFolder) -> None:
+    pieces = RowPieces(WIDTH, num_bytes=FEW, append=table.append, spill=spill)
+    for batch in range(1, 9):
+        add(pieces, batch, [2 * batch, 2 * batch + 1], is_dirty=batch != 5)
+    add(pieces, 0, [100])  # some leave to a file
+    assert pieces.bytes_written >= 2 * 4096
+    assert pieces.save() == 15
+    assert table.rows == {row: row for row in (*range(2, 10), *range(12, 18), 100)}
+    assert pieces.save() == 0
+    assert take(pieces, 0, [100]) == {100: 100}
+    for batch in range(1, 9):
+        assert take(pieces, batch, [2 * batch, 2 * batch + 1]) == {
+            2 * batch: 2 * batch,
+            2 * batch + 1: 2 * batch + 1,
+        }
 
 
 def test_files_have_no_more_rows_than_allowed(table: Table, spill: SpillFolder) -> None:
