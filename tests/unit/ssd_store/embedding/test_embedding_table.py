@@ -316,6 +316,20 @@ def test_damage_names_the_records_that_need_a_run_and_an_earlier_one_is_opened(s
     EmbeddingTable.open(stored, record="last").close()
 
 
+def test_damage_that_a_merge_finds_has_the_same_advice(stored):
+    content = bytearray((stored / "run-1.rows.npy").read_bytes())
+    content[4 * 4096 + 4] ^= 4
+    with EmbeddingTable.open(stored) as table:
+        table.resize_buffer(400)
+        (stored / "run-1.rows.npy").write_bytes(content)
+        for _ in range(2):
+            table.append(np.arange(1500), ROWS[:1500])
+        table._runs.join()
+        with pytest.raises(ChecksumError) as caught:
+            table.commit("last", num_steps=8, facts={})
+        require_advice(caught.value, "run-1.rows.npy")
+
+
 def changed_record(folder, **metadata):
     path = folder / "last.json"
     body = parse_manifest(path.read_bytes(), path).to_json()
@@ -562,6 +576,21 @@ def test_a_merge_of_newer_runs_in_many_steps_keeps_the_versions_in_older_ones(cr
     touched = np.union1d(np.arange(700, 2000), np.union1d(np.arange(0, 1400, 2), np.arange(100, 1500)))
     out[touched] = rows[touched]
     assert np.array_equal(read(table, range(NUM_ROWS)), out)
+
+
+@pytest.mark.parametrize("count", [NUM_ROWS // 2 - 1, NUM_ROWS // 2])
+def test_a_merge_with_the_oldest_run_is_dense_from_half_of_the_rows_on(create, monkeypatch, count):
+    monkeypatch.setattr(run_set, "plan_merge", lambda sizes, _: (0, 2) if len(sizes) == 2 else None)
+    table = create()
+    for number in (count, 500):
+        table.append(np.arange(number), ROWS[:number])
+        table._runs.join()
+    (run,) = table._runs.runs
+    assert (run.is_dense, len(run)) == ((True, NUM_ROWS) if 2 * count == NUM_ROWS else (False, count))
+    expected = np.empty((NUM_ROWS, WIDTH), np.float32)
+    INITIAL.fill(np.arange(NUM_ROWS), expected)
+    expected[:count] = ROWS[:count]
+    assert np.array_equal(read(table, range(NUM_ROWS)), expected)
 
 
 def test_a_commit_forces_runs_then_names_then_the_record_then_its_name(create):
