@@ -43,6 +43,11 @@ def test_waiting_rows_beyond_the_memory_are_spilled() -> None:
     assert _count(superbatches, capacity=10, places=0).spilled == 120
 
 
+def test_a_full_memory_of_waiting_rows_spills_a_quarter_of_it() -> None:
+    superbatch = [[row] for row in range(9)]  # nine rows are read ahead
+    assert [_count([superbatch], capacity=1, places=places).spilled for places in (9, 8)] == [0, 2]
+
+
 def test_merges_read_two_tables_for_each_table_of_appended_rows() -> None:
     # Runs of 100 rows come upon a table of 1,000 until there are 2,000 rows, which one merge makes a table again.
     assert merged_rows(2000, STORAGE) == (pytest.approx(1450), 4000, 2000)
