@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_LEAST_BUFFER_BYTES: Final = 2**20  # memory of the append buffer of a new table
+# Least memory of the append buffer, unless the table is smaller: a checkpoint forces few files to the device.
+_LEAST_BUFFER_BYTES: Final = 8 * 2**20
 # With a buffer of 1/40 of the table's rows, 1.8 bytes are written for each byte of dirty rows with uniform ids and 1.3
 # with skewed ones; with 1/80 they are 2.0 and 1.6, with 1/160 2.6 and 1.8
 # (experiments/results/2026-11-29-embedding_writes.md).
@@ -574,8 +575,8 @@ class EmbeddingTable:
 
 def append_buffer_rows(num_rows: int, width: int, num_slots: int = 0) -> int:
     """Return the rows of the append buffer of a table of which ``num_slots`` rows are in memory besides. Pure."""
-    least = max(_LEAST_BUFFER_BYTES // buffered_row_bytes(width), 1)
-    return max(min(num_rows // _BUFFER_SHARE, num_slots // _SLOTS_SHARE), least)
+    least = min(_LEAST_BUFFER_BYTES // buffered_row_bytes(width), num_rows)
+    return max(min(num_rows // _BUFFER_SHARE, num_slots // _SLOTS_SHARE), least, 1)
 
 
 def table_bytes(num_rows: int, width: int, buffer_rows: int) -> int:

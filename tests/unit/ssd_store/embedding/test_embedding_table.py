@@ -530,13 +530,14 @@ def test_the_memory_of_a_table_is_an_upper_bound(stored):
     assert table_bytes(111_000_000, 129, 0) - table_bytes(1, 129, 0) < 0.01 * 111_000_000 * 129 * 4
 
 
-def test_the_buffer_has_a_fortieth_of_the_table_if_the_slots_allow_it_and_at_least_a_mebibyte(create):
+def test_the_buffer_has_a_fortieth_of_the_table_if_the_slots_allow_it(create):
     assert append_buffer_rows(10**8, 100, 10**7) == 10**8 // 40
     assert append_buffer_rows(10**8, 100, 10**8) == 10**8 // 40
     assert append_buffer_rows(10**8, 100, 10**6) == 10**6 // 4
-    least = 2**20 // (4 * 100 + 32)
-    assert append_buffer_rows(10**8, 100, 100) == append_buffer_rows(1000, 100, 1000) == least
-    assert append_buffer_rows(10, 10**6, 10) == 1
+    least = 8 * 2**20 // (4 * 100 + 32)
+    assert append_buffer_rows(10**8, 100, 100) == append_buffer_rows(10**5, 100, 10**5) == least
+    assert append_buffer_rows(1000, 100, 1000) == 1000
+    assert append_buffer_rows(10, 10**7, 10) == 1
     table = create()
     table.append(np.arange(300), ROWS[:300])
     assert table.bytes_written == 0
