@@ -170,8 +170,8 @@ class Waits:
                 setattr(self, name, cache(method))
 
     @property
-    def is_ssd(self) -> bool:
-        return self.shape.features == "ssd"
+    def is_planned(self) -> bool:
+        return self.shape.features == "ssd" or self.shape.has_embeddings
 
     def epoch_s(self) -> dict[int, float]:
         found: dict[int, float] = {}
@@ -226,12 +226,12 @@ class Waits:
             self.ready(position),
             self.sample_start(position - 1) if position else 0.0,
             self.sample_taken(position - self.shape.ahead) if position >= self.shape.ahead else 0.0,
-            self.trace_taken(position) if self.is_ssd else 0.0,
+            self.trace_taken(position) if self.is_planned else 0.0,
         )
 
     def sample_taken(self, position: int) -> float:
         at = self.sample_done(position)
-        if not self.is_ssd:
+        if not self.is_planned:
             return max(at, self.gather_put(position - 1) if position else 0.0)
         if position == self.first_of[self.superbatch_of[position]]:
             at = max(at, self.staged_taken(self.superbatch_of[position]))
@@ -275,7 +275,14 @@ class Waits:
         return self.released(before) if before >= 0 else 0.0
 
     def read_start(self, position: int) -> float:
-        return max(self.sample_taken(position), self.buffer(position))
+        buffer = self.buffer(position) if self.shape.features == "ssd" else 0.0
+        return max(self.sample_taken(position), buffer, self.steps(position))
+
+    def steps(self, position: int) -> float:
+        """The trained rows of a batch are loaded when only ``open_steps`` steps before its own are left."""
+        open_steps = self.work.batches[position].open_steps
+        last = -1 if open_steps is None else position - (1 + open_steps) * self.shape.num_ranks
+        return self.step_end(last) if last >= 0 else 0.0
 
     def read_put(self, position: int) -> float:
         at = self.read_start(position) + self.work.batches[position].read.lag_s
@@ -286,9 +293,9 @@ class Waits:
         return max(self.read_put(position), self.gather_put(position - 1) if position else 0.0)
 
     def gather_start(self, position: int) -> float:
-        if self.is_ssd:
-            return self.filled_taken(position)
-        return max(self.sample_taken(position), self.buffer(position))
+        buffer = 0.0 if self.shape.features == "ssd" else self.buffer(position)
+        taken = self.filled_taken(position) if self.is_planned else self.sample_taken(position)
+        return max(taken, buffer)
 
     def gather_end(self, position: int) -> float:
         return self.gather_start(position) + self.work.batches[position].gather.lag_s

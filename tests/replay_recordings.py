@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gloader.replay.recording import RecordedEvent, RecordedTable, Recording, RunHeader
+from gloader.replay.recording import OPEN_STEPS, RecordedEvent, RecordedTable, Recording, RunHeader
 from gloader.ssd_store.cost.io_rates import IoRates
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ def _event(
         batches = work.superbatches[superbatch].num_batches
     if event.stage == "stage":
         notes["strategy"] = strategy
+    if event.stage == "read" and batch.open_steps is not None:
+        notes[OPEN_STEPS] = batch.open_steps
     cpu_s = event.demands.cpu_s
     if event.stage == "compute":
         cpu_s += _meanwhile(event, replayed)

@@ -87,11 +87,8 @@ class Planned:
 
     def counts(self) -> dict[str, int]:
         """Return the counters of the rows."""
-        rows: Any = self.rows._trained.rows  # noqa: SLF001 - no public name
-        counts = rows.counts
+        counts = self.rows.stats
         return {
-            "bytes_read": rows.bytes_read,
-            "bytes_written": rows.bytes_written,
             "loads": counts.loaded_forward + counts.loaded_table + counts.loaded_late,
             "dirty_evictions": counts.evicted_forward + counts.evicted_table,
             **asdict(counts),

@@ -344,7 +344,11 @@ def _write(cases: list[Case], options: argparse.Namespace) -> None:
     body["options"]["workdir"] = "DIR"
     text = json.dumps({**body, "cases": cases}, indent=1).replace(str(options.workdir), "DIR")
     options.out.with_suffix(".json").write_text(text + "\n", "utf-8")
-    options.out.with_suffix(".md").write_text("\n".join(_lines(cases)) + "\n", "utf-8")
+    machine = body["machine"]
+    shape = f"{machine['cores']} cores, {machine['memory_bytes'] / 1e9:.0f} GB, load {machine['load_average_1min']:.1f}"
+    foot = f"`{body['command']}`, {shape}; the commit is in the JSON beside this file."
+    lines = [*_lines(cases), "", foot]
+    options.out.with_suffix(".md").write_text("\n".join(lines) + "\n", "utf-8")
 
 
 def _lines(cases: list[Case]) -> Iterator[str]:

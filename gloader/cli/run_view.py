@@ -104,7 +104,10 @@ class RunView:
         self._num_epochs = start.num_epochs
         is_first = start.run == 0 and not self._is_baseline
         if is_first:
-            self._screen.say(f"{start.summary}\n{start.explanation}" if self._explains else start.summary)
+            lines = start.summary.splitlines()
+            if self._explains:  # a line of both is shown once
+                lines += [line for line in start.explanation.splitlines() if line.strip() not in lines]
+            self._screen.say("\n".join(lines))
         if is_first and start.num_batches < _FEW_BATCHES and start.num_epochs < _FEW_EPOCHS:
             self._screen.say(
                 f"{start.num_batches} batches an epoch are few steps to learn from: a smaller --batch-size, or more "

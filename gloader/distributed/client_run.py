@@ -24,7 +24,7 @@ from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.consumer import SENT_AHEAD, Consumer
 from gloader.pipeline.embed import Embed
 from gloader.pipeline.open.disk import feature_rows, open_edges, open_store
-from gloader.pipeline.open.embeddings import NO_EMBEDDINGS
+from gloader.pipeline.open.row_slots import NO_EMBEDDINGS
 from gloader.pipeline.row_task import RowTask
 from gloader.pipeline.send import Send, SendFeed, Transfer
 from gloader.pipeline.threads import Channel, Failures, Pipeline, stage_thread, weak_method
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.embedding_rows import EmbeddingRows
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.open.device_rows import DryRun
-    from gloader.pipeline.open.embeddings import GivenEmbeddings
+    from gloader.pipeline.open.row_slots import GivenEmbeddings
     from gloader.pipeline.row_task import OpenRows, RowAnswers
     from gloader.pipeline.seeds import BatchStream, SeedLabels, SeedPlan
     from gloader.pipeline.send import SentBatch

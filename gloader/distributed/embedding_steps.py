@@ -15,15 +15,15 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 
-from gloader.distributed.absent_table import elsewhere
-from gloader.distributed.shared_memory import create_segment, seal_contents
+from gloader.distributed.shared_memory import create_segment, rows_bytes, rows_in_segment, seal_contents
 from gloader.distributed.wire import Slots
 from gloader.errors import ChannelClosedError, StateError
+from gloader.pipeline.absent_table import elsewhere
 from gloader.pipeline.superbatch import BatchSlots
 
 if TYPE_CHECKING:
@@ -32,13 +32,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.distributed.client import LoaderClient
-    from gloader.distributed.host import LoaderHost
     from gloader.distributed.wire import Connection
     from gloader.pipeline.embedding_rows import EmbeddingRows
     from gloader.types import IdArray
 
-_ID_BYTES: Final = 8  # of a slot or a row's id, int64
-_WEIGHT_BYTES: Final = 4  # of a weight or a gradient, float32
+
+class OtherRanks(Protocol):
+    """The host's connections to the other ranks, as a step uses them; see `gloader.distributed.host.LoaderHost`."""
+
+    def gradients(self, embedding: int, step: int, *, dim: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Wait for the slots and gradients of every other rank."""
+        ...
+
+    def release_step(self, embedding: int, step: int, *, num_steps: int) -> None:
+        """Tell the other ranks that a step was applied."""
+        ...
+
+    def end_with(self, error: BaseException) -> None:
+        """End all ranks with ``error``."""
+        ...
 
 
 class HostSteps:
@@ -50,7 +62,7 @@ class HostSteps:
     num_ranks : R, the ranks of the machine
     """
 
-    def __init__(self, host: LoaderHost, *, num_ranks: int) -> None:
+    def __init__(self, host: OtherRanks, *, num_ranks: int) -> None:
         self._host = host
         self.num_ranks = num_ranks
         self._rows: list[EmbeddingRows] = []
@@ -218,9 +230,9 @@ class ClientRows:
             This rank has left the epoch of the batch.
         """
         num_rows, dim = (0, 0) if grad is None else grad.shape
-        with self._gradients.fitting(segment_bytes(num_rows, dim=dim)) as (memory, descriptor):
+        with self._gradients.fitting(rows_bytes(num_rows, dim=dim)) as (memory, descriptor):
             if grad is not None:
-                places, rows = parts_of(memory, num_rows, dim=dim)
+                places, rows = rows_in_segment(memory, num_rows, dim=dim)
                 places[:] = slots.slots.numpy()
                 torch.from_numpy(rows).copy_(grad.detach())
             try:
@@ -241,8 +253,8 @@ class ClientRows:
             The host could not read them, or is gone.
         """
         num_rows, dim = len(ids), self._weights.shape[1]
-        with self._wanted.fitting(segment_bytes(num_rows, dim=dim)) as (memory, descriptor):
-            wanted, rows = parts_of(memory, num_rows, dim=dim)
+        with self._wanted.fitting(rows_bytes(num_rows, dim=dim)) as (memory, descriptor):
+            wanted, rows = rows_in_segment(memory, num_rows, dim=dim)
             wanted[:] = ids
             self._client.read_rows(self._number, num_rows=num_rows, descriptor=descriptor)
             return rows.copy()
@@ -280,14 +292,3 @@ class _OwnSegment:
             yield self._memory, descriptor
         finally:
             os.close(descriptor)
-
-
-def segment_bytes(num_rows: int, *, dim: int) -> int:
-    """Return the bytes of ``num_rows`` slots or ids and their float32 rows. Pure."""
-    return num_rows * (_ID_BYTES + _WEIGHT_BYTES * dim)
-
-
-def parts_of(memory: NDArray[np.uint8], num_rows: int, *, dim: int) -> tuple[IdArray, NDArray[np.float32]]:
-    """Return views of the slots or ids (num_rows,) int64 and of the rows (num_rows, dim) float32 in memory. Pure."""
-    first, stop = _ID_BYTES * num_rows, segment_bytes(num_rows, dim=dim)
-    return memory[:first].view(np.int64), memory[first:stop].view(np.float32).reshape(num_rows, dim)

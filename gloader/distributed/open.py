@@ -31,8 +31,8 @@ from gloader.distributed.host import LoaderHost
 from gloader.errors import ConfigError
 from gloader.pipeline.link_task import LinkTask
 from gloader.pipeline.open.disk import feature_rows
-from gloader.pipeline.open.embeddings import NO_EMBEDDINGS
 from gloader.pipeline.open.load_plan import LoadRequest
+from gloader.pipeline.open.row_slots import NO_EMBEDDINGS
 from gloader.pipeline.open.tiers import open_feature_tier
 from gloader.pipeline.seeds import named_facts
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gloader.distributed.agree import Membership, Team
     from gloader.pipeline.consumer import Run
     from gloader.pipeline.open.device_rows import DryRun
-    from gloader.pipeline.open.embeddings import GivenEmbeddings
+    from gloader.pipeline.open.row_slots import GivenEmbeddings
     from gloader.pipeline.open.tiers import FeatureTier
     from gloader.pipeline.seeds import SeedPlan
 

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from gloader.distributed.embedding_steps import parts_of, segment_bytes
 from gloader.distributed.shared_memory import (
     bytes_of_slots,
     create_segment,
+    rows_bytes,
+    rows_in_segment,
     shape_of,
     take_segment,
     write_batch,
@@ -208,12 +209,12 @@ class Peer:
     ) -> tuple[IdArray, NDArray[np.float32]]:
         """Return the ids and rows in a segment of the rank; RankError if it is too small."""
         num_bytes = 0 if memory is None else len(memory)
-        if memory is None or num_bytes < segment_bytes(num_rows, dim=dim):
+        if memory is None or num_bytes < rows_bytes(num_rows, dim=dim):
             raise RankError(
                 f"rank {self.outbox.rank} sent {num_rows} rows of an embedding in {num_bytes} B; use one version of "
                 "gloader on all ranks"
             )
-        return parts_of(memory, num_rows, dim=dim)
+        return rows_in_segment(memory, num_rows, dim=dim)
 
     def forget_steps(self) -> None:
         """Drop gradients of an ended run."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.device.cuda import PinnedArray
-    from gloader.types import AnyBatch, BatchTypes
+    from gloader.types import AnyBatch, BatchTypes, IdArray
 
 
 # Seals that forbid to shrink or grow a segment: a read beyond a shrunk segment's end would kill the process (SIGBUS).
@@ -411,3 +411,20 @@ def _views(arrays: ArrayKinds, memory: NDArray[np.uint8]) -> Iterator[NDArray[An
 def _padded(dtype: type[np.generic], count: int) -> int:
     """Return the bytes of an array with ``count`` elements, rounded up to `_ALIGNMENT`."""
     return -(-count * np.dtype(dtype).itemsize // _ALIGNMENT) * _ALIGNMENT
+
+
+_ID_BYTES: Final = 8  # of a slot or a row's id, int64
+_WEIGHT_BYTES: Final = 4  # of a weight or a gradient, float32
+
+
+def rows_bytes(num_rows: int, *, dim: int) -> int:
+    """Return the bytes of ``num_rows`` slots or ids and their float32 rows. Pure."""
+    return num_rows * (_ID_BYTES + _WEIGHT_BYTES * dim)
+
+
+def rows_in_segment(
+    memory: NDArray[np.uint8], num_rows: int, *, dim: int
+) -> tuple[IdArray, NDArray[np.float32]]:
+    """Return views of the slots or ids (num_rows,) int64 and of the rows (num_rows, dim) float32 in memory. Pure."""
+    first, stop = _ID_BYTES * num_rows, rows_bytes(num_rows, dim=dim)
+    return memory[:first].view(np.int64), memory[first:stop].view(np.float32).reshape(num_rows, dim)

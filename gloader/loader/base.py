@@ -434,7 +434,7 @@ class BatchLoader(Generic[B]):
             return ""
         if isinstance(tier, RemoteTier) or tier.exchange is not None or tier.device.is_asynchronous:
             return ""
-        if tier.trained:  # a replay knows nothing of trained rows
+        if tier.trained:  # advice changes the plan, and trained rows are not planned again
             return ""
         state = replace(self._state, next=BatchId(epoch=self._stats.epoch - 1, index=0))
         header = run_header(tier, self._settings, state, self._dataset, num_ranks=self._held.num_ranks)
@@ -452,8 +452,7 @@ class BatchLoader(Generic[B]):
     def write_trace(self, path: StrPath) -> None:
         """Write the events of every stage so far as JSON for https://ui.perfetto.dev and `gloader.replay`.
 
-        A rank that receives its batches from another process records only its loop, which cannot be replayed. A run
-        with trained rows cannot be replayed either.
+        A rank that receives its batches from another process records only its loop, which cannot be replayed.
 
         Raises
         ------
@@ -467,7 +466,7 @@ class BatchLoader(Generic[B]):
         if whole is None:
             raise ConfigError("nothing was recorded; build the loader with trace=True")
         tier, header = self._held.tier, None
-        if not isinstance(tier, RemoteTier) and not tier.trained:
+        if not isinstance(tier, RemoteTier):
             state = self._recorded_from or self._state
             header = run_header(tier, self._settings, state, self._dataset, num_ranks=self._held.num_ranks)
         whole.write(Path(path), header=header)

@@ -15,30 +15,30 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import weakref
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Union, cast, get_args
 
 import numpy as np
-import torch
 
 from gloader.core.flag_values import require_choice
-from gloader.core.ids import as_ids, outside
 from gloader.core.near_names import near_attributes, near_keywords, nearest
-from gloader.core.signals import close_in_finalizer, uninterrupted
+from gloader.core.signals import uninterrupted
 from gloader.core.units import parse_bytes
 from gloader.dataset import Dataset
 from gloader.dataset.table_file import is_table_file, write_rows, write_table
 from gloader.distributed import find_membership
-from gloader.distributed.absent_table import AbsentTable, elsewhere
-from gloader.errors import ConfigError, GloaderError, ShapeError, StateError
-from gloader.pipeline.embedding_optimizers import RowwiseAdagrad, check_same_optimizer, optimizer_from
-from gloader.pipeline.open.embeddings import GivenEmbeddings
+from gloader.errors import ConfigError, StateError
+from gloader.pipeline.absent_table import AbsentTable, elsewhere
+from gloader.pipeline.embedding_optimizers import (
+    OPTIMIZERS,
+    RowwiseAdagrad,
+    check_same_optimizer,
+    optimizer_from,
+)
+from gloader.pipeline.node_rows import PIECE_ROWS, NodeRows
+from gloader.pipeline.open.row_slots import GivenEmbeddings
 from gloader.plan.sweep_plan import open_spill
-from gloader.ssd_store.embedding.embedding_record import record_path
 from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
 from gloader.ssd_store.embedding.initial_rows import InitialRows
 
@@ -48,20 +48,20 @@ if TYPE_CHECKING:
     from typing import Self
 
     import pyarrow as pa
+    import torch
     from numpy.typing import NDArray
 
     from gloader.dataset.tables import NodeTable
     from gloader.pipeline.embedding_optimizers import RowOptimizer
-    from gloader.pipeline.trained_embedding import TrainedEmbedding
+    from gloader.pipeline.embedding_rows import RowStats
     from gloader.ssd_store.os_io import StrPath
     from gloader.ssd_store.spill.folder import SpillFolder
-    from gloader.types import Delivered, IdArray
+    from gloader.types import Delivered
 
 
 logger = logging.getLogger("gloader")
 
 InitialKind: TypeAlias = Literal["uniform", "normal", "zeros"]  # distribution of the first weights
-_PIECE_ROWS: Final = 1 << 14  # rows that are read at once
 _MOST_DIM: Final = 1 << 16  # columns: a row is a small part of each buffer
 
 
@@ -137,7 +137,7 @@ class NodeEmbedding:
                 facts=facts,
                 folder=None if folder is None else Path(folder),
             )
-            self._begin(nodes, absent, optimizer, cache_bytes, None)
+            self._begin(nodes, absent, optimizer, cache_bytes)
             return
         with uninterrupted():
             temporary, place = None, folder
@@ -168,19 +168,18 @@ class NodeEmbedding:
         table: EmbeddingTable | AbsentTable,
         optimizer: RowOptimizer,
         cache_bytes: int | None,
-        temporary: SpillFolder | None,
+        temporary: SpillFolder | None = None,
     ) -> None:
         """Set every attribute. The constructor and `open` end here."""
         self._nodes = nodes
-        self._table = table
-        self._optimizer = optimizer
-        self._cache_bytes = cache_bytes
-        self._temporary = temporary
-        self._num_steps = table.num_steps
-        self._recorded_steps = table.num_steps  # at the last record
-        self._is_lost = False  # whether a failed run left the table without some of its rows
-        self._trained: TrainedEmbedding | None = None  # serves the rows while a loader trains them
-        self._finalizer = weakref.finalize(self, _release, os.getpid(), table, temporary)
+        self._rows = NodeRows(
+            nodes.name,
+            table,
+            optimizer,
+            cache_bytes=cache_bytes,
+            fingerprint=table.facts["dataset"],
+            temporary=temporary,
+        )
 
     @classmethod
     @near_keywords
@@ -224,7 +223,7 @@ class NodeEmbedding:
                 nodes, known = _checked_facts(table, dataset, node_type, dim, optimizer)
                 embedding = cls.__new__(cls)
                 held = table if is_ours else AbsentTable.of(table)
-                cls._begin(embedding, nodes, held, known, cache_bytes, None)
+                cls._begin(embedding, nodes, held, known, cache_bytes)
             except BaseException:
                 table.close()
                 raise
@@ -245,24 +244,29 @@ class NodeEmbedding:
     @property
     def dim(self) -> int:
         """D, the number of columns."""
-        return self._table.initial.dim
+        return self._rows.dim
 
     @property
     def optimizer(self) -> RowOptimizer:
         """The rule of a step."""
-        return self._optimizer
+        return self._rows.optimizer
 
     @property
     def folder(self) -> Path:
         """The folder of the table."""
-        if self._table.folder is None:
+        if self._rows.stored.folder is None:
             raise elsewhere("folder, which is temporary,")
-        return self._table.folder
+        return self._rows.stored.folder
 
     @property
     def num_steps(self) -> int:
         """Number of optimizer steps so far."""
-        return self._num_steps if self._trained is None else self._trained.rows.num_steps
+        return self._rows.num_steps
+
+    @property
+    def stats(self) -> RowStats:
+        """The rows that moved since a loader trains the embedding, and the bytes since it was opened. For rank 0."""
+        return self._rows.stats
 
     def step(self, batch: Delivered) -> None:
         """Train the rows of ``batch`` by one step of the optimizer, with the gradient of the batch's leaf.
@@ -276,7 +280,7 @@ class NodeEmbedding:
         ShapeError
             The gradient has another shape than the leaf.
         """
-        self._require_trained("step").step(batch)
+        self._rows.require_trained("step").step(batch)
 
     def skip(self, batch: Delivered) -> None:
         """Finish ``batch`` without a step: its rows and the number of steps stay as they are.
@@ -286,7 +290,7 @@ class NodeEmbedding:
         StateError
             The batch is not the loader's last one, or was stepped or skipped before.
         """
-        self._require_trained("skip").skip(batch)
+        self._rows.require_trained("skip").skip(batch)
 
     def rows(self, ids: torch.Tensor | NDArray[np.int64]) -> torch.Tensor:
         """Return the present weights (M, D) float32 of the nodes ``ids`` (M,), in any order; writes nothing.
@@ -298,18 +302,9 @@ class NodeEmbedding:
         StoreError
             The table cannot be read, or is damaged.
         """
-        self._require_open()
-        if isinstance(ids, torch.Tensor):
-            ids = ids.detach().cpu().numpy()
-        nodes = as_ids(ids, noun="nodes", error=ShapeError)
-        if len(wrong := outside(nodes, self.num_rows)):
-            raise ShapeError(
-                f"nodes of type {self.node_type!r} are in 0..{self.num_rows - 1}; these are not: {wrong[:5].tolist()}"
-            )
-        ascending, places = np.unique(nodes, return_inverse=True)
-        return torch.from_numpy(self._read(ascending)[places])
+        return self._rows.rows(ids)
 
-    def pieces(self, max_rows: int = _PIECE_ROWS) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    def pieces(self, max_rows: int = PIECE_ROWS) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Yield all present weights in order of their ids, as the first id of a piece and the piece (n, D).
 
         The table is read sequentially. No step may be made meanwhile.
@@ -325,20 +320,14 @@ class NodeEmbedding:
         StoreError
             The table cannot be read, or is damaged.
         """
-        self._require_open()
-        if max_rows < 1:
-            raise ConfigError(f"max_rows={max_rows} must be at least 1")
-        if self._trained is not None:
-            yield from self._trained.rows.pieces(max_rows)
-            return
-        for first, rows in self._table.pieces(max_rows):
-            yield first, np.ascontiguousarray(rows[:, : self.dim])
+        return self._rows.pieces(max_rows)
 
     def checkpoint(self, record: str = "last") -> None:
         """Write all rows that changed, and then the record ``record``; a record of this name is replaced.
 
         The record is complete or absent, also after a crash. Call it between the step of a batch and the next batch;
-        ``loader.state_dict()`` has the position that belongs to it.
+        ``loader.state_dict()`` has the position that belongs to it. In the middle of an epoch the changed
+        rows that wait for a later batch are written too: up to several times the bytes of the rows in memory.
 
         Parameters
         ----------
@@ -353,23 +342,7 @@ class NodeEmbedding:
         StoreWriteError
             The disk is full or fails; the earlier records stay as they are.
         """
-        self._require_open()
-        if isinstance(self._table, AbsentTable):
-            raise elsewhere("checkpoint()")
-        if self._temporary is not None:
-            raise ConfigError(
-                "this embedding lies in a temporary folder, which is removed at the end: give NodeEmbedding folder= to "
-                "keep checkpoints"
-            )
-        record_path(self._table.folder, record)  # a wrong name is refused before anything is written
-        with uninterrupted():
-            if self._trained is None:
-                facts = {**self._table.facts, "optimizer": self._optimizer.facts()}
-                self._table.commit(record, num_steps=self._num_steps, facts=facts)
-            else:
-                self._trained.require_done()
-                self._trained.rows.checkpoint(record, self._table.facts)
-            self._recorded_steps = self.num_steps
+        self._rows.checkpoint(record)
 
     def forget(self, record: str) -> None:
         """Remove a record, and the files that only this record needs.
@@ -381,10 +354,10 @@ class NodeEmbedding:
         StoreWriteError
             The file system refuses.
         """
-        self._require_open()
-        self._table.forget(record)
+        self._rows.require_open()
+        self._rows.stored.forget(record)
 
-    def export(self, path: StrPath, *, max_rows: int = _PIECE_ROWS) -> None:
+    def export(self, path: StrPath, *, max_rows: int = PIECE_ROWS) -> None:
         """Write all present weights to ``path``, piece by piece; the file is complete or absent.
 
         ``.npy`` has the weights (N, D) float32 in order of the ids. ``.parquet`` and ``.csv`` have a column ``key`` if
@@ -408,7 +381,7 @@ class NodeEmbedding:
 
     def frozen(self) -> FrozenEmbedding:
         """Return a view for loaders that do not train, such as for evaluation."""
-        return FrozenEmbedding(self)
+        return FrozenEmbedding(self._rows)
 
     def close(self, *, drop: bool = False) -> None:
         """Close the table, and remove a temporary one. Idempotent. Close the loader first.
@@ -424,19 +397,7 @@ class NodeEmbedding:
         StateError
             A loader trains the embedding.
         """
-        if self._trained is not None:
-            raise StateError(
-                f"a loader trains the embedding of {self.node_type!r}: close the loader before the embedding"
-            )
-        is_kept = self._temporary is None and isinstance(self._table, EmbeddingTable)
-        if self._finalizer.alive and is_kept and not drop and self._num_steps > self._recorded_steps:
-            logger.warning(
-                "%s: %d steps since the last record are lost; call checkpoint() before close() to keep them",
-                self.folder,
-                self._num_steps - self._recorded_steps,
-            )
-        with uninterrupted():
-            self._finalizer()
+        self._rows.close(drop=drop)
 
     def __enter__(self) -> Self:
         return self
@@ -450,108 +411,8 @@ class NodeEmbedding:
         """Return the type, the sizes and the folder."""
         return (
             f"NodeEmbedding({self.node_type!r}, num_rows={self.num_rows:,}, dim={self.dim}, "
-            f"optimizer={self._optimizer}, folder={str(self._table.folder)!r})"
+            f"optimizer={self.optimizer}, folder={str(self._rows.stored.folder)!r})"
         )
-
-    # The rest is for loaders, see `gloader.pipeline.open.embeddings.GivenEmbedding`.
-
-    @property
-    def table(self) -> EmbeddingTable:
-        """The stored rows, without the changes in slots; StateError on a rank without the table."""
-        self._require_open()
-        if isinstance(self._table, AbsentTable):
-            raise elsewhere("table")
-        return self._table
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The values that ranks must have in common to train the embedding together, as JSON."""
-        table = self._table
-        return {
-            **table.facts,
-            "initial": asdict(table.initial),
-            "num_steps": self.num_steps,
-            "cache": self._cache_bytes,
-        }
-
-    @property
-    def bytes_moved(self) -> tuple[int, int]:
-        """Bytes read from the disk and written to it since the opening, of the table and of waiting rows."""
-        moved = self.table if self._trained is None else self._trained.rows
-        return moved.bytes_read, moved.bytes_written
-
-    @property
-    def cache_bytes(self) -> int | None:
-        """Bytes of the rows in memory, or None for the default."""
-        return self._cache_bytes
-
-    def require_dataset(self, dataset: Dataset) -> None:
-        """Raise ConfigError if the embedding belongs to another dataset."""
-        self._require_open()
-        if self._table.facts["dataset"] != dataset.fingerprint:
-            raise ConfigError(
-                f"the embedding of {self.node_type!r} belongs to another dataset than {dataset.location}"
-            )
-
-    def attach(self, trained: TrainedEmbedding) -> None:
-        """Let ``trained`` serve the rows until `detach`.
-
-        Raises
-        ------
-        ConfigError
-            Another loader trains the embedding.
-        """
-        if self._trained is not None:
-            raise ConfigError(
-                f"another loader trains the embedding of {self.node_type!r}: close it first, or pass "
-                "embeddings=embedding.frozen() to a loader that does not train"
-            )
-        trained.rows.num_steps = self._num_steps
-        self._trained = trained
-
-    def detach(self) -> None:
-        """Write the rows in slots to the table, and end the service. Idempotent."""
-        trained = self._trained
-        if trained is None:
-            return
-        try:
-            trained.rows.flush()
-            self._num_steps = trained.rows.num_steps
-        except GloaderError:
-            self._is_lost = True
-            logger.exception("the trained rows of %r were lost at the end of the training", self.node_type)
-        finally:
-            self._trained = None
-            trained.rows.close()
-
-    def _require_open(self) -> None:
-        if self._is_lost:
-            raise StateError(
-                f"rows of the embedding of {self.node_type!r} were lost when a run failed; close it, and open the "
-                "embedding again from its last checkpoint, with NodeEmbedding.open"
-            )
-        if not self._finalizer.alive:
-            raise StateError(
-                f"the embedding of {self.node_type!r} is closed; open it again with NodeEmbedding.open"
-            )
-
-    def _require_trained(self, verb: str) -> TrainedEmbedding:
-        """Return the service of a loader. Raises StateError if no loader trains the embedding."""
-        self._require_open()
-        if self._trained is None:
-            raise StateError(
-                f"embedding.{verb}: no open loader trains the embedding of {self.node_type!r}; a loader trains it with "
-                "embeddings=embedding, until the loader is closed"
-            )
-        return self._trained
-
-    def _read(self, ids: IdArray) -> NDArray[np.float32]:
-        """Return the present weights (M, D) of ``ids`` (M,), which ascend and are distinct."""
-        if self._trained is not None:
-            return self._trained.rows.read(ids)
-        rows = np.empty((len(ids), self._table.width), dtype=np.float32)
-        self._table.read_into(ids, rows)
-        return rows[:, : self.dim]
 
     def _batches(self, pieces: Iterator[NDArray[np.float32]]) -> Iterator[pa.RecordBatch]:
         """Yield the rows as a table: the key or the id in the source, then the columns."""
@@ -574,39 +435,38 @@ class FrozenEmbedding:
     the moment when the batch is handed out. Several loaders may share it.
     """
 
-    def __init__(self, embedding: NodeEmbedding) -> None:
-        self._embedding = embedding
+    def __init__(self, rows: NodeRows) -> None:
+        self._rows = rows
 
     def __repr__(self) -> str:
-        """Return the text of the embedding."""
-        return f"{self._embedding!r}.frozen()"
-
-    def require_dataset(self, dataset: Dataset) -> None:
-        """Raise ConfigError if the embedding belongs to another dataset."""
-        self._embedding.require_dataset(dataset)
+        """Return the type, the sizes and the folder."""
+        return (
+            f"FrozenEmbedding({self.node_type!r}, num_rows={self.num_rows:,}, dim={self.dim}, "
+            f"folder={str(self._rows.stored.folder)!r})"
+        )
 
     @property
     def node_type(self) -> str:
         """The node type."""
-        return self._embedding.node_type
+        return self._rows.node_type
 
     @property
     def num_rows(self) -> int:
         """N."""
-        return self._embedding.num_rows
+        return self._rows.num_rows
 
     @property
     def dim(self) -> int:
         """D."""
-        return self._embedding.dim
+        return self._rows.dim
 
     def rows(self, ids: torch.Tensor | NDArray[np.int64]) -> torch.Tensor:
         """Return the present weights (M, D) of the nodes ``ids`` (M,); see `NodeEmbedding.rows`."""
-        return self._embedding.rows(ids)
+        return self._rows.rows(ids)
 
-    def pieces(self, max_rows: int = _PIECE_ROWS) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    def pieces(self, max_rows: int = PIECE_ROWS) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Yield all present weights in order of their ids; see `NodeEmbedding.pieces`."""
-        return self._embedding.pieces(max_rows)
+        return self._rows.pieces(max_rows)
 
 
 # What a loader takes as ``embeddings``.
@@ -639,34 +499,18 @@ def given_embeddings(dataset: Dataset, embeddings: Embeddings | None) -> GivenEm
             )
         if each.node_type != name:
             raise ConfigError(f"embeddings for type {name!r}: this embedding is of type {each.node_type!r}")
-        each.require_dataset(dataset)
+        each._rows.require_dataset(dataset)  # noqa: SLF001 - its own module
     # In the order of the types, so that batches are the same in any order of the mapping.
     ordered = [embeddings[name] for name in dataset.node_types if name in embeddings]
     return GivenEmbeddings(
-        trained=tuple(each for each in ordered if isinstance(each, NodeEmbedding)),
-        frozen=tuple(each for each in ordered if isinstance(each, FrozenEmbedding)),
+        trained=tuple(each._rows for each in ordered if isinstance(each, NodeEmbedding)),  # noqa: SLF001
+        frozen=tuple(each._rows for each in ordered if isinstance(each, FrozenEmbedding)),  # noqa: SLF001
     )
 
 
 def _has_table() -> bool:
     """Return whether this process opens an embedding's table: with several ranks only rank 0, for all of them."""
     return find_membership("auto", None, None).rank == 0
-
-
-def _release(pid: int, table: EmbeddingTable | AbsentTable, temporary: SpillFolder | None) -> None:
-    """Close a table, and remove its temporary folder. Does nothing in a forked child."""
-    if os.getpid() != pid:
-        return
-
-    def close() -> None:
-        """Close both, the folder also if the table fails."""
-        try:
-            table.close()
-        finally:
-            if temporary is not None:
-                temporary.close()
-
-    close_in_finalizer(close)
 
 
 def _nodes_of(dataset: Dataset, node_type: str | None) -> NodeTable:
@@ -703,7 +547,7 @@ def _initial_rows(init: str, seed: int, dim: int, state: tuple[float, ...]) -> I
 
 def _checked_optimizer(optimizer: RowOptimizer) -> RowOptimizer:
     """Return ``optimizer``. Raises ConfigError if it is none."""
-    if isinstance(optimizer, type) or not hasattr(optimizer, "initial_state"):
+    if not isinstance(optimizer, tuple(OPTIMIZERS.values())):
         raise ConfigError(
             f"optimizer={optimizer!r} does not train rows; pass gloader.RowwiseAdagrad(), gloader.Adagrad() or "
             "gloader.SparseAdam()"

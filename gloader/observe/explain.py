@@ -127,9 +127,9 @@ def explain_tiers(facts: TierFacts) -> str:
     lines += _explain_topology(facts)
     lines += [facts.links] if facts.links else []
     lines += _explain_features(facts)
-    lines += facts.embeddings
     if plan.would_fit:
         lines.append(f"  {FITS_IN_MEMORY}")
+    lines += facts.embeddings
     if plan.num_buffers < _ALL_AT_WORK:
         lines.append(f"  {_FEW_BUFFERS[plan.num_buffers]}")
     if facts.tables:  # without tables nothing is divided
@@ -424,18 +424,18 @@ class RowReport:
 def explain_rows(report: RowReport) -> str:
     """Return two lines on trained rows: the loaded rows by source, and the bytes moved; "" before the first load."""
     traffic, predicted = report.traffic, report.predicted
-    loaded = traffic.forward + traffic.staged + traffic.late
+    loaded = traffic.forward + traffic.staged + traffic.late + traffic.fresh
     if not loaded:
         return ""
-    forward, late = traffic.forward / loaded, traffic.late / loaded
+    forward, late, fresh = (rows / loaded for rows in (traffic.forward, traffic.late, traffic.fresh))
     sizes = [
         format_bytes(rows * report.row_bytes // max(traffic.num_superbatches, 1))
         for rows in (traffic.forward, traffic.staged, traffic.appended)
     ]
     return (
         f"trained rows of {report.name}: {format_count(loaded)} loaded, {forward:.0%} of them kept since an earlier "
-        f"batch, {late:.0%} read from the table without staging; loads waited {format_seconds(report.waited_s)} for "
-        f"steps\n"
+        f"batch, {fresh:.0%} not yet trained, {late:.0%} read from the table without staging; loads waited "
+        f"{format_seconds(report.waited_s)} for steps\n"
         f"  a superbatch: {sizes[0]} kept for later batches, {sizes[1]} read ahead, {sizes[2]} written to the table; "
         f"in all {format_bytes(report.bytes_read)} read (predicted {format_bytes(predicted.read_bytes)}), "
         f"{format_bytes(report.bytes_written)} written (predicted {format_bytes(predicted.written_bytes)}), in "

@@ -9,7 +9,7 @@ loader.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,27 +19,10 @@ from gloader.types import LinkBatch, ReadyBatch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from gloader.pipeline.node_rows import NodeRows
     from gloader.pipeline.send import SentBatch
     from gloader.pipeline.trained_embedding import TrainedEmbedding
-    from gloader.types import AnyReadyBatch, Delivered, IdArray
-
-
-class FrozenRows(Protocol):
-    """The rows of an embedding that another loader may train; see `NodeEmbedding.frozen`."""
-
-    @property
-    def node_type(self) -> str:
-        """The node type."""
-        ...
-
-    @property
-    def dim(self) -> int:
-        """D."""
-        ...
-
-    def rows(self, ids: IdArray, /) -> torch.Tensor:
-        """Return the present weights (M, D) of the nodes ``ids`` (M,)."""
-        ...
+    from gloader.types import AnyReadyBatch, Delivered
 
 
 def try_with_rows(dims: Mapping[str, int], step: Callable[[Any], object], batch: Delivered) -> object:
@@ -66,7 +49,7 @@ class Embed:
     """
 
     def __init__(
-        self, trained: Sequence[TrainedEmbedding], frozen: Sequence[FrozenRows], place: torch.device
+        self, trained: Sequence[TrainedEmbedding], frozen: Sequence[NodeRows], place: torch.device
     ) -> None:
         self._trained = trained
         self._frozen = frozen

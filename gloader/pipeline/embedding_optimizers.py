@@ -10,57 +10,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import torch
 
 from gloader.core.near_names import near_advice, near_keywords
 from gloader.errors import ConfigError, StateError
-from gloader.pipeline.embedding_kernels import rowwise_adagrad
+from gloader.pipeline.rowwise_kernels import rowwise_adagrad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class RowOptimizer(Protocol):
-    """The rule that changes trainable rows by their gradients."""
-
-    @property
-    def name(self) -> str:
-        """The name in settings and records."""
-        ...
-
-    def state_width(self, dim: int) -> int:
-        """Return K, the state's float32 values for a row of ``dim`` weights."""
-        ...
-
-    def initial_state(self, dim: int) -> tuple[float, ...]:
-        """Return the state of a row that was never trained, (K,)."""
-        ...
-
-    def apply(
-        self,
-        weights: torch.Tensor,
-        state: torch.Tensor,
-        slots: torch.Tensor,
-        grad: torch.Tensor,
-        num_steps: int,
-    ) -> None:
-        """Change the rows ``slots`` by one step, in place.
-
-        Parameters
-        ----------
-        weights, state : (C, D) and (C, K) float32 on the CPU; each row's values lie side by side
-        slots : (U,) int64, distinct and in range
-        grad : (U, D) float32, not changed
-        num_steps : number of this step, from 1
-        """
-        ...
-
-    def facts(self) -> dict[str, Any]:
-        """Return the name and the settings as JSON values, for records."""
-        ...
+def _facts(optimizer: RowOptimizer) -> dict[str, Any]:
+    """Return the name and the settings as JSON values, for records. Pure."""
+    settings = {
+        key: list(value) if isinstance(value, tuple) else value for key, value in asdict(optimizer).items()
+    }
+    return {"name": optimizer.name, **settings}
 
 
 @near_keywords
@@ -68,7 +36,9 @@ class RowOptimizer(Protocol):
 class RowwiseAdagrad:
     """Adagrad with one state value for each row: the sum over steps of the mean of squares of its gradient.
 
-    As FBGEMM's ``EXACT_ROWWISE_ADAGRAD`` (``rowwise_adagrad`` in its ``genscript/optimizers.py``) without decay.
+    This is FBGEMM's ``EXACT_ROWWISE_ADAGRAD`` without weight decay: ``rowwise_adagrad`` in pytorch/FBGEMM,
+    ``fbgemm_gpu/codegen/genscript/optimizers.py``. The state grows by the sum of the D squares divided by D. The
+    gradient is then multiplied by ``lr / (sqrt(state) + eps)`` and subtracted from the weights.
 
     Raises
     ------
@@ -77,6 +47,7 @@ class RowwiseAdagrad:
     """
 
     name: ClassVar[str] = "rowwise-adagrad"
+    facts = _facts
     lr: float = 0.01  # learning rate
     eps: float = 1e-8  # added to the root, which may be 0
 
@@ -99,13 +70,17 @@ class RowwiseAdagrad:
         grad: torch.Tensor,
         num_steps: int,  # noqa: ARG002 - every step is alike
     ) -> None:
-        """Change the rows ``slots`` by one step, in place; see `RowOptimizer.apply`."""
+        """Change the rows ``slots`` by one step, in place.
+
+        Parameters
+        ----------
+        weights, state : (C, D) and (C, K) float32 on the CPU; each row's values lie side by side
+        slots : (U,) int64, distinct and in range
+        grad : (U, D) float32, not changed
+        num_steps : number of this step, from 1
+        """
         lr, eps = np.float32(self.lr), np.float32(self.eps)
         rowwise_adagrad(weights.numpy(), state.numpy(), slots.numpy(), grad.contiguous().numpy(), lr, eps)
-
-    def facts(self) -> dict[str, Any]:
-        """Return the name and the settings as JSON values."""
-        return _facts(self)
 
 
 @near_keywords
@@ -120,6 +95,7 @@ class Adagrad:
     """
 
     name: ClassVar[str] = "adagrad"
+    facts = _facts
     lr: float = 0.01  # learning rate
     lr_decay: float = 0.0  # the rate of step t is lr / (1 + (t - 1) * lr_decay)
     eps: float = 1e-10  # added to the root, which may be 0
@@ -144,7 +120,7 @@ class Adagrad:
         grad: torch.Tensor,
         num_steps: int,
     ) -> None:
-        """Change the rows ``slots`` by one step, in place; see `RowOptimizer.apply`."""
+        """Change the rows ``slots`` by one step, in place; see `RowwiseAdagrad.apply`."""
         # Two temporary matrices are used again and again: the system provides the pages of new ones slowly.
         direction = grad.pow(2)
         rows = state.index_select(0, slots).add_(direction)
@@ -153,10 +129,6 @@ class Adagrad:
         rate = self.lr / (1 + (num_steps - 1) * self.lr_decay)
         torch.index_select(weights, 0, slots, out=rows)
         weights.index_copy_(0, slots, rows.add_(direction, alpha=-rate))
-
-    def facts(self) -> dict[str, Any]:
-        """Return the name and the settings as JSON values."""
-        return _facts(self)
 
 
 @near_keywords
@@ -173,6 +145,7 @@ class SparseAdam:
     """
 
     name: ClassVar[str] = "sparse-adam"
+    facts = _facts
     lr: float = 0.001  # learning rate
     betas: tuple[float, float] = (0.9, 0.999)  # decay of the means of gradients and of their squares
     eps: float = 1e-8  # added to the root, which may be 0
@@ -198,7 +171,7 @@ class SparseAdam:
         grad: torch.Tensor,
         num_steps: int,
     ) -> None:
-        """Change the rows ``slots`` by one step, in place; see `RowOptimizer.apply`."""
+        """Change the rows ``slots`` by one step, in place; see `RowwiseAdagrad.apply`."""
         beta1, beta2 = self.betas
         dim = grad.shape[1]
         means, squares = state[:, :dim], state[:, dim:]
@@ -213,19 +186,17 @@ class SparseAdam:
         torch.index_select(weights, 0, slots, out=rows)
         weights.index_copy_(0, slots, rows.add_(change))
 
-    def facts(self) -> dict[str, Any]:
-        """Return the name and the settings as JSON values."""
-        return _facts(self)
 
-
+# The rules that change trainable rows by their gradients.
+RowOptimizer: TypeAlias = RowwiseAdagrad | Adagrad | SparseAdam
 # The optimizers by name.
-OPTIMIZERS: Final[Mapping[str, type[RowwiseAdagrad | Adagrad | SparseAdam]]] = {
+OPTIMIZERS: Final[Mapping[str, type[RowOptimizer]]] = {
     kind.name: kind for kind in (RowwiseAdagrad, Adagrad, SparseAdam)
 }
 
 
 def optimizer_from(facts: Mapping[str, Any]) -> RowOptimizer:
-    """Return the optimizer that `RowOptimizer.facts` described. Pure.
+    """Return the optimizer that `RowwiseAdagrad.facts` described. Pure.
 
     Raises
     ------
@@ -265,16 +236,8 @@ def check_same_optimizer(optimizer: RowOptimizer, facts: Mapping[str, Any]) -> N
         )
 
 
-def _facts(optimizer: RowwiseAdagrad | Adagrad | SparseAdam) -> dict[str, Any]:
-    """Return the name and the settings as JSON values. Pure."""
-    settings = {
-        key: list(value) if isinstance(value, tuple) else value for key, value in asdict(optimizer).items()
-    }
-    return {"name": optimizer.name, **settings}
-
-
 def _check(
-    optimizer: RowwiseAdagrad | Adagrad | SparseAdam,
+    optimizer: RowOptimizer,
     *,
     positive: tuple[str, ...],
     from_zero: tuple[str, ...] = (),

@@ -70,17 +70,19 @@ _STEPS_AHEAD: Final = 8
 
 
 @dataclass(slots=True, kw_only=True)
-class RowCounts:
-    """Counts of an embedding since it was opened. A row counts at each of its loads and evictions."""
+class RowStats:
+    """Counts of trained rows while a loader trains them. A row counts at each of its loads and evictions."""
 
+    bytes_read: int = 0  # from the table and the spill folder, since the embedding was opened
+    bytes_written: int = 0  # to the table and the spill folder, since the embedding was opened
     loaded_forward: int = 0  # rows loaded that were evicted forward
-    loaded_table: int = (
-        0  # rows loaded that the staging read, or that it left to the formula of untrained rows
-    )
+    loaded_table: int = 0  # rows loaded that the staging read, and fresh ones
+    loaded_fresh: int = 0  # rows loaded that were never trained, for which nothing is read
     loaded_late: int = 0  # rows read from the table at their load, because the staging could not see them
     evicted_forward: int = 0  # rows evicted to a later batch
     evicted_table: int = 0  # rows evicted to the table
     evicted_clean: int = 0  # rows evicted without a write, because the table has them
+    saved: int = 0  # rows written to the table by checkpoints and at the end of a run; they stay in memory
     waited_s: float = 0.0  # seconds that loads waited for steps
     num_superbatches: int = 0  # superbatches that were read ahead
     num_batches: int = 0  # batches that were loaded
@@ -148,7 +150,7 @@ class EmbeddingRows:
         )
         self._per_step = batches_per_step
         self.num_steps = table.num_steps
-        self.counts = RowCounts()
+        self.counts = RowStats()
         # Every waiting row is an access of the superbatch in work or of the next one, and waits once.
         most_waiting = min(table.num_rows, expected_accesses or table.num_rows)
         self._pieces = RowPieces(
@@ -250,8 +252,12 @@ class EmbeddingRows:
         self.counts.staged_s += time.perf_counter() - begin
         return StagedRows(plan=plan, is_new=tuple(np.split(is_new, bounds[1:-1])))
 
-    def wait(self, staged: StagedRows, index: int, *, cancellation: Cancellation = NEVER) -> None:
+    def wait(self, staged: StagedRows, index: int, *, cancellation: Cancellation = NEVER) -> int:
         """Wait until the steps are complete that the load of batch ``index`` waits for; see `load`.
+
+        Returns
+        -------
+        Steps before the batch's own step that may be incomplete at its load.
 
         Raises
         ------
@@ -259,12 +265,13 @@ class EmbeddingRows:
             The work was cancelled.
         """
         wait_for, begin = int(staged.plan.waits[index]), time.perf_counter()
+        step = (staged.plan.first + index) // self._per_step
         if self._per_step > 1:
-            step = (staged.plan.first + index) // self._per_step
             wait_for = max(wait_for, step - _STEPS_AHEAD)
         self._wait(lambda: cancellation.is_set() or self._done >= wait_for, "a load of an embedding")
         cancellation.raise_if_set("a load of an embedding")
         self.counts.waited_s += time.perf_counter() - begin
+        return step - wait_for
 
     def load(
         self, staged: StagedRows, index: int, rows: OrderedRows, *, cancellation: Cancellation = NEVER
@@ -403,7 +410,8 @@ class EmbeddingRows:
     def checkpoint(self, record: str, facts: Mapping[str, Any]) -> None:
         """Make all rows durable under the name ``record``. Called by the training thread, between two steps.
 
-        The rows stay where they are, and are then clean.
+        The rows stay where they are, and are then clean. In the middle of a superbatch the changed rows that wait for a
+        later batch are written too, which may be several times the bytes of the slots.
 
         Parameters
         ----------
@@ -417,8 +425,7 @@ class EmbeddingRows:
             checkpoint can be tried again.
         """
         with self._moving:
-            self._require_whole()
-            self._save()
+            self.flush()
             self.table.commit(
                 record, num_steps=self.num_steps, facts={**facts, "optimizer": self.optimizer.facts()}
             )
@@ -435,7 +442,9 @@ class EmbeddingRows:
         """
         with self._moving:
             self._require_whole()
-            self._save()
+            dirty = np.flatnonzero(self._is_dirty)
+            self._append_slots(dirty)
+            self.counts.saved += len(dirty) + self._pieces.save()
 
     def restart(self) -> None:
         """Make ready for another run, which begins with batch 0. No thread of the last run may be left.
@@ -449,7 +458,7 @@ class EmbeddingRows:
         """
         with self._moving:
             self._require_whole()
-            self._pieces.save()
+            self.counts.saved += self._pieces.save()
             with uninterrupted():
                 self._pieces.clear()
                 self.planner.restart(self._tags.copy())
@@ -562,12 +571,8 @@ class EmbeddingRows:
         self._tags[slots] = ids
         self.counts.loaded_forward += int(np.count_nonzero(step.load_from == FORWARD))
         self.counts.loaded_table += int(np.count_nonzero(step.load_from == TABLE))
+        self.counts.loaded_fresh += len(new)
         self.counts.loaded_late += int(np.count_nonzero(step.load_from == LATE))
-
-    def _save(self) -> None:
-        """Write the changed rows in slots, and those that wait for a batch, to the table."""
-        self._append_slots(np.flatnonzero(self._is_dirty))
-        self._pieces.save()
 
     def _append_slots(self, slots: IdArray) -> None:
         """Write the rows in ``slots`` to the table, after which they are clean."""

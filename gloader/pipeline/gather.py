@@ -108,9 +108,9 @@ class ReadMisses:
             self._embeddings, superbatch.trained, batch.tables[first:], strict=True
         ):
             # This wait is not measured: it depends on the training loop, and is no stall.
-            embedding.rows.wait(staged, job.index)
+            open_steps = embedding.rows.wait(staged, job.index)
             with self._instruments.working("read", batch.sampled.id) as work:
-                work.note(superbatch=superbatch.number)
+                work.note(superbatch=superbatch.number, open_steps=open_steps)
                 loaded.append(embedding.rows.load(staged, job.index, ordered))
                 embedding.count_bytes(work, self._instruments.recorder(batch.sampled.id.epoch))
         return tuple(loaded)

@@ -48,7 +48,7 @@ from gloader.pipeline.sample import (
 from gloader.pipeline.send import BATCHES_AHEAD, Send, SendFeed, Transfer
 from gloader.pipeline.stage import StageMisses
 from gloader.pipeline.threads import Channel, Failures, Pipeline, stage_thread, weak_method
-from gloader.replay.recording import RecordedTable, RunHeader
+from gloader.replay.recording import RecordedEmbedding, RecordedTable, RunHeader
 from gloader.replay.work import PipelineShape
 
 if TYPE_CHECKING:
@@ -282,10 +282,7 @@ class PipelineRun:
         # Two tasks for the sampler threads: a trace far ahead, and later the batch itself.
         trace = SampleTrace(sample, kept, types) if self._sweeps is None else ReplayTrace(self._sweeps, types)
         pool = self._pool(SampleOrdered(sample, kept, tier.topology, types), sample_trace=trace)
-        # Superbatch sizes are multiples of ``unit``. All machines exchange rows for the same number of steps, slots are
-        # planned for whole steps, and a step has one batch for each rank of the machine.
-        counts_in_steps = tier.exchange is not None or bool(trained)
-        unit = len(self._ranks.ranks) if counts_in_steps and self._ranks is not None else 1
+        unit = _unit_of(tier, 1 if self._ranks is None else len(self._ranks.ranks))
         collector = SuperbatchCollector(
             pool,
             self._stream,
@@ -405,7 +402,7 @@ def run_header(
         device=str(settings.device.device),
         shape=_shape_of(tier, num_ranks),
         superbatch=plan.superbatch.num_batches,
-        superbatch_unit=1 if tier.exchange is None else num_ranks,
+        superbatch_unit=_unit_of(tier, num_ranks),
         sweep_batches=0 if tier.sweeps is None else tier.sweeps.num_batches,
         num_hops=len(settings.sampling.fanouts),
         policy=facts.policy,
@@ -413,6 +410,15 @@ def run_header(
         spill_bytes=tier.spill_bytes,
         staging_bytes=sum(table.retrieval.staging_bytes for table in tier.ssd or ()),
         tables=_tables_of(tier),
+        embeddings=tuple(
+            RecordedEmbedding(
+                name=each.name,
+                num_rows=each.rows.table.num_rows,
+                row_bytes=4 * each.rows.table.width,
+                slots=each.rows.capacity,
+            )
+            for each in tier.trained
+        ),
         rates=facts.rates,
         state=state.to_json(),
         sample_s=tier.load.demand.work.sample_s,
@@ -449,13 +455,23 @@ def _shape_of(tier: FeatureTier, num_ranks: int) -> PipelineShape:
     """Return the number of threads in a run of ``tier``, and the bounds of the channels between them."""
     return PipelineShape(
         features=tier.plan.features,
+        has_embeddings=bool(tier.trained),
         sampler_threads=tier.sampler_threads,
         ahead=tier.batches_in_flight,
         num_buffers=tier.ring.num_buffers,
         planned_at_once=PLANNED_AT_ONCE,
         waiting=WAITING,
-        unit=1 if tier.exchange is None else num_ranks,
+        unit=_unit_of(tier, num_ranks),
         num_ranks=num_ranks,
         is_sending=tier.device.is_asynchronous,
         sent_ahead=BATCHES_AHEAD,
     )
+
+
+def _unit_of(tier: FeatureTier, num_ranks: int) -> int:
+    """Return the number that divides every superbatch size.
+
+    All machines exchange rows for the same number of steps, and slots are planned for whole steps. A step has one batch
+    for each rank of the machine.
+    """
+    return num_ranks if tier.exchange is not None or tier.trained else 1

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from gloader.pipeline.embedding_rows import EmbeddingRows
     from gloader.pipeline.superbatch import BatchSlots
     from gloader.ssd_store.cost.io_rates import IoRates
-    from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
     from gloader.types import BatchId, Delivered
 
 
@@ -83,8 +82,8 @@ class TrainedEmbedding:
             return self.rows.planner.plan(trace, lookahead)
         except BudgetError as error:
             error.add_note(
-                f"the embedding is that of {self.name!r}; a slot takes {slot_bytes(self.rows.table.width)} bytes of "
-                "its cache="
+                f"the embedding is that of {self.name!r}, and a row takes {slot_bytes(self.rows.table.width)} bytes of "
+                "its cache: NodeEmbedding(cache=...), or --embed-cache of gloader train"
             )
             raise
 
@@ -109,17 +108,24 @@ class TrainedEmbedding:
             num_superbatches=counts.num_superbatches,
             num_batches=counts.num_batches,
             forward=counts.loaded_forward,
-            staged=counts.loaded_table,
+            staged=counts.loaded_table - counts.loaded_fresh,
             late=counts.loaded_late,
-            appended=counts.evicted_table,
+            fresh=counts.loaded_fresh,
+            appended=counts.evicted_table + counts.saved,
             spilled=rows.bytes_spilled // row_bytes,
+        )
+        storage = TableSizes(
+            num_rows=rows.table.num_rows,
+            row_bytes=row_bytes,
+            buffer_rows=rows.table.buffer_rows,
+            gap_bytes=default_row_gap_bytes(rows.table.folder, row_bytes),
         )
         return explain_rows(
             RowReport(
                 name=self.name,
                 traffic=traffic,
                 row_bytes=row_bytes,
-                predicted=predict_rows(traffic, storage_of(rows.table), rates),
+                predicted=predict_rows(traffic, storage, rates),
                 bytes_read=rows.bytes_read - self._before[0],
                 bytes_written=rows.bytes_written - self._before[1],
                 measured_s=counts.staged_s + counts.loaded_s,
@@ -199,17 +205,6 @@ class TrainedEmbedding:
         with uninterrupted():
             self._step(present.slots, grad)
             self._present = None
-
-
-def storage_of(table: EmbeddingTable) -> TableSizes:
-    """Return the sizes of ``table`` for predictions."""
-    row_bytes = 4 * table.width
-    return TableSizes(
-        num_rows=table.num_rows,
-        row_bytes=row_bytes,
-        buffer_rows=table.buffer_rows,
-        gap_bytes=default_row_gap_bytes(table.folder, row_bytes),
-    )
 
 
 def _named(batch: BatchId) -> str:

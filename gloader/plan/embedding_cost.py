@@ -41,7 +41,8 @@ class RowTraffic:
     forward: int = 0  # loaded rows that waited since their eviction
     staged: int = 0  # loaded rows that were read ahead from the table
     late: int = 0  # loaded rows that their own load read from the table
-    appended: int = 0  # rows evicted to the table
+    fresh: int = 0  # loaded rows that were never trained, for which nothing is read
+    appended: int = 0  # rows written to the table
     spilled: int = 0  # waiting rows that went through the spill folder
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gloader.errors import ReplayError
+from gloader.replay.recording import OPEN_STEPS
 from gloader.replay.work import NOTHING, BatchWork, Demands, PassWork, RunWork, SuperbatchWork
 
 if TYPE_CHECKING:
@@ -144,14 +145,13 @@ def work_of(recording: Recording, measured: Measured, *, rates: IoRates | None =
                     **{name: demands_of(events.get(name), rates, strategies) for name in _BATCH_STAGES},
                     # No recording has other ranks' computation. It is assumed to equal this rank's.
                     compute=Demands(cpu_s=compute_cpu[epoch, index]),
+                    open_steps=events["read"].notes.get(OPEN_STEPS) if "read" in events else None,
                     pause_s=pauses.get((epoch, index), 0.0),
                 )
             )
     return RunWork(
         batches=tuple(batches),
-        superbatches=_superbatches(recording, measured, num_batches, rates)
-        if shape.features == "ssd"
-        else (),
+        superbatches=_superbatches(recording, measured, num_batches, rates) if shape.is_planned else (),
         passes=_passes(recording, num_batches, rates),
         num_known=_num_known(recording),
     )

@@ -150,7 +150,7 @@ class _Job(NamedTuple):
 
 def _jobs(work: RunWork, shape: PipelineShape) -> Iterator[_Job]:
     """Yield every piece of work."""
-    ahead, has_disk = _Reaches.of(work, shape), shape.features == "ssd"
+    ahead, has_disk = _Reaches.of(work, shape), shape.is_planned
     between = dict(_pauses_between(work, shape))
     for position, batch in enumerate(work.batches):
         rank = position % shape.num_ranks
@@ -161,7 +161,7 @@ def _jobs(work: RunWork, shape: PipelineShape) -> Iterator[_Job]:
         yield _Job(_SAMPLERS, position, ahead.sampled, batch.sample)
         if has_disk:
             yield _Job(_SAMPLERS, position, ahead.traced, batch.trace)
-            yield _Job("read thread", position, ahead.gathered, batch.read)
+            yield _Job("read thread", position, ahead.read, batch.read)
         yield _Job("gather thread", position, ahead.gathered, batch.gather)
         yield _Job(sender, position, sent_reach, batch.transfer)
         yield _Job(loop, position, reach, batch.compute)
@@ -191,7 +191,8 @@ class _Reaches(NamedTuple):
 
     loops: int  # other ranks' loops
     sent: int  # transfers to the device
-    gathered: int  # also the reach for reads
+    gathered: int
+    read: int
     sampled: int  # sampling of batches
     staged: int  # also the reach for inspections, the planning of superbatches
     traced: int  # sampling ahead
@@ -203,11 +204,15 @@ class _Reaches(NamedTuple):
         superbatch = max((one.num_batches for one in work.superbatches), default=0)
         sent = shape.sent_ahead + 2 if shape.is_sending else 0
         gathered = shape.num_ranks * (shape.num_buffers + 1 + sent)
-        sampled = gathered + 1 + shape.ahead
+        # Reads without a feature buffer, for features in memory, can go on while the gather waits for a buffer: one
+        # batch is taken, others wait, and one is read.
+        read = gathered + (0 if shape.filling == "read" or not shape.is_planned else shape.waiting + 2)
+        sampled = read + 1 + shape.ahead
         return cls(
             loops=shape.num_ranks,
             sent=shape.num_ranks * sent,
             gathered=gathered,
+            read=read,
             sampled=sampled,
             # A superbatch counts at its first batch. Beyond the gathered batches, only superbatches with a plan are
             # staged.

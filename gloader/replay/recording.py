@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, field, fields
-from operator import index
+from operator import attrgetter, index
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gloader.core.malformed import MALFORMED, shown
@@ -20,14 +20,17 @@ from gloader.replay.work import PipelineShape
 from gloader.ssd_store.cost.io_rates import IoRates
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from _typeshed import DataclassInstance
 
 HEADER_VERSION: Final = 1
+_STARTED: Final = attrgetter("started_s")
 _RECORDS: Final = Records(IoRates=IoRates, PipelineShape=PipelineShape)  # reads a header's nested dataclasses
 HEADER_KEY: Final = "gloader"  # key of the header in a trace's ``otherData``
+# Note of the reads that load an embedding's rows: earlier steps that may be incomplete then.
+OPEN_STEPS: Final = "open_steps"
 
 
 class RecordedEvent(NamedTuple):
@@ -69,6 +72,16 @@ class RecordedTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedEmbedding:
+    """The trained rows of a node type."""
+
+    name: str  # the node type
+    num_rows: int  # N
+    row_bytes: int  # weights and optimizer state of a row
+    slots: int  # C, rows in memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunHeader:
     """A recorded run's machine, settings and shape. They suffice to replay the run and sample its batches again."""
 
@@ -93,6 +106,7 @@ class RunHeader:
     settings: dict[str, Any] = field(default_factory=dict)  # loader settings, as in config.yaml
     # Processor seconds to sample one batch, from the memory plan; 0 if unknown.
     sample_s: float = 0.0
+    embeddings: tuple[RecordedEmbedding, ...] = ()
     version: int = HEADER_VERSION
 
     def to_json(self) -> dict[str, Any]:
@@ -111,7 +125,7 @@ class RunHeader:
         try:
             header = _RECORDS.read(cls, body)
             _require_counts(header.shape, least=1)
-            for table in header.tables:
+            for table in (*header.tables, *header.embeddings):
                 _require_counts(table)
             _require_rates(header.rates)
             state = header.state  # see `LoaderState`
@@ -165,7 +179,7 @@ def parse_recording(body: Mapping[str, Any]) -> Recording:
     if header is None:
         raise ReplayError(
             "the recording has no header: an earlier version wrote it, or a rank whose batches another one loads and "
-            "records; record the run again. A run that trains embeddings cannot be replayed"
+            "records; record the run again"
         )
     if num_dropped:
         raise ReplayError(
@@ -178,7 +192,34 @@ def parse_recording(body: Mapping[str, Any]) -> Recording:
         raise ReplayError(
             f"an event of the recording is malformed: {shown(error)}; record the run again"
         ) from error
-    return Recording(header=parsed, events=tuple(sorted(events, key=lambda event: event.started_s)))
+    events = _with_loads(sorted(events, key=_STARTED))
+    return Recording(header=parsed, events=tuple(sorted(events, key=_STARTED)))
+
+
+def _with_loads(events: Iterable[RecordedEvent]) -> list[RecordedEvent]:
+    """Return ``events``, with the loads of a batch's trained rows as a part of the batch's read before them.
+
+    One thread reads and loads. Its waits for steps, between the parts, are left out of the sum.
+    """
+    found: list[RecordedEvent] = []
+    read = -1  # index of the last read
+    for event in events:
+        if OPEN_STEPS not in event.notes or read < 0:
+            read = len(found) if event.stage == "read" else read
+            found.append(event)
+            continue
+        first = found[read]
+        open_steps = min(event.notes[OPEN_STEPS], first.notes.get(OPEN_STEPS, event.notes[OPEN_STEPS]))
+        found[read] = first._replace(
+            started_s=event.started_s - first.seconds,
+            ended_s=event.ended_s,
+            cpu_s=first.cpu_s + event.cpu_s,
+            requests=first.requests + event.requests,
+            bytes_read=first.bytes_read + event.bytes_read,
+            bytes_written=first.bytes_written + event.bytes_written,
+            notes={**first.notes, OPEN_STEPS: open_steps},
+        )
+    return found
 
 
 # A slice's arguments that are fields of `RecordedEvent`. All others are notes.
@@ -193,7 +234,7 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "sweep": ("completed",),
 }
 # Notes that must be integers of 0 or more if they exist.
-_COUNTS: Final = ("superbatch", "hits", "misses", "admitted", "rows", "completed")
+_COUNTS: Final = ("superbatch", "hits", "misses", "admitted", "rows", "completed", OPEN_STEPS)
 
 
 def _event(event: Mapping[str, Any]) -> RecordedEvent:
@@ -208,6 +249,8 @@ def _event(event: Mapping[str, Any]) -> RecordedEvent:
     needed = _NEEDED.get(stage, ())
     if stage == "gather":
         needed = ("hits", "admitted") if "hits" in notes else ("rows",)
+    elif OPEN_STEPS in notes:
+        needed = ()
     elif "strategy" in notes:
         _text(notes["strategy"])  # raises for another type
         needed = (*needed, "misses")

@@ -75,16 +75,14 @@ class Pool:
     ----------
     clock : the replay's clock
     work : the run's work
-    shape : gives ``ahead``; traces exist only if features are on the SSD
+    shape : gives ``ahead``; traces exist only if superbatches are planned
     """
 
     def __init__(self, clock: Clock, work: RunWork, shape: PipelineShape) -> None:
         self._ahead = shape.ahead
         self._num_batches = len(work.batches)
         self.batches = Lane("sample", [batch.sample for batch in work.batches])
-        self.traces = (
-            Lane("trace", [batch.trace for batch in work.batches]) if shape.features == "ssd" else None
-        )
+        self.traces = Lane("trace", [batch.trace for batch in work.batches]) if shape.is_planned else None
         self.gate = Gate(clock)
         # Positions below this number can be sampled now. Passes over the edges raise it.
         self.num_ready = work.num_known if work.passes else self._num_batches
@@ -187,7 +185,11 @@ class StepBarrier:
             self._arrived = 0
             self._ended += 1
             self._gate.open()
-        while self._ended == step:
+        yield from self.reach((step + 1) * self._num_ranks)
+
+    def reach(self, num_batches: int) -> Waits:
+        """Wait until the steps of ``num_batches`` batches have ended."""
+        while self._ended * self._num_ranks < num_batches:
             yield self._gate
 
 
@@ -228,7 +230,7 @@ def replay(work: RunWork, machine: Machine, shape: PipelineShape) -> Replayed:
     """
     if not work.batches:
         raise ReplayError("there is no batch to replay")
-    if shape.features == "ssd" and sum(one.num_batches for one in work.superbatches) != len(work.batches):
+    if shape.is_planned and sum(one.num_batches for one in work.superbatches) != len(work.batches):
         raise ReplayError("the superbatches are not those of the batches")
     if len(work.batches) % shape.num_ranks:
         raise ReplayError(
@@ -286,7 +288,7 @@ class _ReplayRun:
             clock.start(self._pool.sampler())
         if self._work.passes:
             clock.start(self._sweep())
-        if shape.features == "ssd":
+        if shape.is_planned:
             for _ in range(shape.planned_at_once):
                 list(self._permits.put(None))  # runs the generator to its end: this channel is never full
         for link in shape.links:
@@ -328,7 +330,7 @@ class _ReplayRun:
             yield from out.put(number)
 
     def _waits(self, link: StageLink, number: int) -> list[Generator[Job | Gate, None, object]]:
-        """Return an item's waits in order, as in `gloader.pipeline.flow`: for inputs, a permit, a buffer or the disk.
+        """Return an item's waits in order, as in `gloader.pipeline.flow`: for inputs, a permit, a buffer, steps, the disk.
 
         Parameters
         ----------
@@ -343,10 +345,15 @@ class _ReplayRun:
             if name == "traces":
                 waits += (self._collect(number), self._permits.get())
             elif name == "sampled":
-                waits += (self._pool.take(self._pool.batches), self._ring_of(number).acquire())
+                waits.append(self._pool.take(self._pool.batches))
             # A superbatch is taken from "staged" only with its first batch.
             elif name != "staged" or number in self._splits:
                 waits.append(self._channels[name].get())
+        if link.stage == self._shape.filling:
+            waits.append(self._ring_of(number).acquire())
+        if link.stage == "read" and (open_steps := self._work.batches[number].open_steps) is not None:
+            ranks = self._shape.num_ranks
+            waits.append(self._steps.reach((number // ranks - open_steps) * ranks))
         if link.stage == "stage" and number == 1:
             waits.append(self._first_read.get())
         return waits

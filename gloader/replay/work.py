@@ -107,6 +107,9 @@ class BatchWork:
     gather: Demands = NOTHING  # copying cached rows into the buffer
     transfer: Demands = NOTHING  # copying the batch to the device
     compute: Demands = NOTHING  # the training step
+    # Earlier steps that may be incomplete when the batch is read, because an embedding's rows are loaded then. None
+    # without such a limit.
+    open_steps: int | None = None
     # The loop's other work before it requests this batch, such as an evaluation.
     pause_s: float = 0.0
 
@@ -184,6 +187,9 @@ class PipelineShape:
     """Numbers of threads, and limits for the batches and superbatches between them; see `gloader.pipeline.run`."""
 
     features: str  # "ram" or "ssd"
+    has_embeddings: bool = (
+        False  # True if embeddings are trained; their rows are planned like features on the SSD
+    )
     sampler_threads: int = 1
     ahead: int = 3  # limit for batches, and for traces, that samplers start before the pipeline takes them
     num_buffers: int = 3  # feature buffers per rank
@@ -198,6 +204,16 @@ class PipelineShape:
     sent_ahead: int = 2  # limit for batches on the device that wait for their computation
 
     @property
+    def is_planned(self) -> bool:
+        """True if superbatches are planned."""
+        return self.features == "ssd" or self.has_embeddings
+
+    @property
     def links(self) -> tuple[StageLink, ...]:
         """The stages from the samplers to the ranks."""
-        return OUT_OF_CORE if self.features == "ssd" else IN_MEMORY
+        return OUT_OF_CORE if self.is_planned else IN_MEMORY
+
+    @property
+    def filling(self) -> str:
+        """The first stage that needs a feature buffer."""
+        return "read" if self.features == "ssd" else "gather"

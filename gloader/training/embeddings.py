@@ -14,15 +14,13 @@ import hashlib
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any, Final
 
 from gloader.errors import CheckpointError, ConfigError
 from gloader.loader.node_embedding import FrozenEmbedding, NodeEmbedding
-from gloader.pipeline.embedding_optimizers import OPTIMIZERS
+from gloader.pipeline.embedding_optimizers import OPTIMIZERS, optimizer_from
 from gloader.pipeline.embedding_rows import slot_bytes
+from gloader.pipeline.node_rows import NodeRows
 from gloader.ssd_store.embedding.embedding_record import record_names
 from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
 from gloader.ssd_store.spill.claim import scratch_folder
@@ -31,8 +29,6 @@ from gloader.training.checkpoint.save import SavedEmbeddings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-
-    from numpy.typing import NDArray
 
     from gloader.config import EmbedConfig
     from gloader.dataset import Dataset
@@ -76,8 +72,8 @@ class RunEmbeddings:
     @property
     def bytes_moved(self) -> tuple[int, int]:
         """Bytes read from the disk and written to it so far. For the first rank."""
-        moved = [each.bytes_moved for each in self.by_type.values()]
-        return sum(read for read, _ in moved), sum(written for _, written in moved)
+        stats = [each.stats for each in self.by_type.values()]
+        return sum(each.bytes_read for each in stats), sum(each.bytes_written for each in stats)
 
     @property
     def saved(self) -> SavedEmbeddings | None:
@@ -147,53 +143,6 @@ def record_name(position: tuple[int, int]) -> str:
     return f"{position[0]:05}-{position[1]:07}"
 
 
-class RecordRows:
-    """The rows of a table at a record, read from the disk. Owns the table's files until `close`.
-
-    It has what `FrozenEmbedding` asks of an embedding.
-
-    Parameters
-    ----------
-    folder : the table's folder, with the type's name
-    record : the record
-    """
-
-    def __init__(self, folder: Path, record: str) -> None:
-        self.node_type = folder.name
-        self._table = EmbeddingTable.open(folder, record=record, is_read_only=True)
-        self.num_rows = self._table.num_rows
-        self.dim = self._table.initial.dim
-
-    def require_dataset(self, dataset: Dataset) -> None:
-        """Raise CheckpointError if the type has another number of nodes in ``dataset``."""
-        num_nodes = dataset.node_tables[self.node_type].num_nodes
-        if self.num_rows != num_nodes:
-            raise CheckpointError(
-                f"the checkpoint has trained rows of {self.num_rows:,} nodes of type {self.node_type!r}, and dataset "
-                f"{dataset.name} has {num_nodes:,}"
-            )
-
-    def rows(self, ids: torch.Tensor | NDArray[np.int64]) -> torch.Tensor:
-        """Return the weights (M, D) of the nodes ``ids`` (M,), in any order, with repeats."""
-        wanted = np.asarray(ids, dtype=np.int64)
-        distinct, places = wanted, None
-        if len(wanted) > 1 and not bool((wanted[1:] > wanted[:-1]).all()):
-            distinct, places = np.unique(wanted, return_inverse=True)
-        found = np.empty((len(distinct), self._table.width), np.float32)
-        self._table.read_into(distinct, found)
-        weights = found[:, : self.dim]
-        return torch.from_numpy(np.ascontiguousarray(weights if places is None else weights[places]))
-
-    def pieces(self, max_rows: int = 1 << 16) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield all weights in order of their ids, as the first id of a piece and the piece (n, D)."""
-        for first, found in self._table.pieces(max_rows):
-            yield first, np.ascontiguousarray(found[:, : self.dim])
-
-    def close(self) -> None:
-        """Close the table. Idempotent."""
-        self._table.close()
-
-
 def open_record(
     saved: SavedEmbeddings, types: tuple[str, ...], stack: ExitStack
 ) -> dict[str, FrozenEmbedding]:
@@ -214,9 +163,10 @@ def open_record(
                 f"the checkpoint names the rows of embedding {name!r} in {folder}, and there is no such folder; a "
                 f"checkpoint is copied together with the folder {saved.folder.name!r} beside it"
             )
-        rows = RecordRows(folder, saved.best)
+        table = EmbeddingTable.open(folder, record=saved.best, is_read_only=True)
+        rows = NodeRows(name, table, optimizer_from(table.facts["optimizer"]))
         stack.callback(rows.close)
-        found[name] = FrozenEmbedding(cast("NodeEmbedding", rows))
+        found[name] = FrozenEmbedding(rows)
     return found
 
 
@@ -230,8 +180,13 @@ def open_saved(checkpoint: Checkpoint, dataset: Dataset, stack: ExitStack) -> di
             "the checkpoint's network reads embeddings, and the checkpoint names no tables of them"
         )
     found = open_record(checkpoint.embeddings, types, stack)
-    for rows in found.values():
-        rows.require_dataset(dataset)
+    for name, rows in found.items():
+        num_nodes = dataset.node_tables[name].num_nodes
+        if rows.num_rows != num_nodes:
+            raise CheckpointError(
+                f"the checkpoint has trained rows of {rows.num_rows:,} nodes of type {name!r}, and dataset "
+                f"{dataset.name} has {num_nodes:,}"
+            )
     return found
 
 

@@ -492,7 +492,9 @@ class _TrainingRun:
         plan = loader.memory_plan
         tables = self.dataset.feature_rows(edges=self.settings.loader.sampling.edge_features != "none")
         if not tables:
-            return "no features: no node type has any"
+            embedded = embedded_types(self.task.spec, self.dataset)
+            rows = ", ".join(f"{dim} columns of {name}" for name, dim in embedded.items())
+            return f"no features, trained rows alone: {rows}" if rows else "no features: no node type has any"
         if plan.features == "ram":
             return "features in memory"
         parts = []

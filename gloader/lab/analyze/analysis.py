@@ -84,13 +84,17 @@ def verify_stalls(run: Path, header: RunHeader) -> dict[str, float]:
     Raises
     ------
     ConfigError
-        There is no run folder with settings, or the run had several ranks.
+        There is no run folder with settings, or the run had several ranks or trained embeddings.
     ReplayError
         The dataset is missing or has changed.
     """
     if not run.is_dir():
         raise ConfigError(
             f"to verify, the run is trained again, and {run} is a trace alone; give the folder of the run"
+        )
+    if header.embeddings:
+        raise ConfigError(
+            "the run trains embeddings, and only runs without them can be verified; leave --verify out"
         )
     settings = read_train_settings(run)
     # If each rank has its own loader, the recording is one rank's, and only the global batch size shows the others.

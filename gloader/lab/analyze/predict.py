@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from gloader.errors import ConfigError, GloaderError, ReplayError
 from gloader.lab.analyze.replan import Replanner
 from gloader.replay.calibrate import calibrate, doubt_of
-from gloader.replay.changes import NO_CHANGES, changed_compute, changed_machine, changed_rates, changed_shape
+from gloader.replay.changes import (
+    NO_CHANGES,
+    REPLANNED,
+    changed_compute,
+    changed_machine,
+    changed_rates,
+    changed_shape,
+)
 from gloader.replay.demands import measure, work_of
 from gloader.replay.planned_work import SampleCosts, learn_costs, planned_work, resized_work
 from gloader.replay.recording import read_recording
@@ -133,6 +140,7 @@ class Predictor:
                 "network= cannot be answered: a recording with an exchange does not separate sent rows from read rows; "
                 "leave it out"
             )
+        self._require_same_loads(changes)
         machine = changed_machine(self._machine, changes)
         # Other rates of the disk may change how rows are read, so the reads are planned again if possible.
         touches_disk = any(name in changes.values for name in _DISK_KNOBS)
@@ -165,6 +173,16 @@ class Predictor:
         """Raise ReplayError if the replay explains too little of the run for predictions."""
         if self.doubt:
             raise ReplayError(f"{self.doubt}; record the run again while the machine does nothing else")
+
+    def _require_same_loads(self, changes: Changes) -> None:
+        """Raise ConfigError if ``changes`` move the rows of embeddings in another way."""
+        embeddings = self.recording.header.embeddings
+        if refused := [f"{name}=" for name in changes.values if embeddings and name in REPLANNED | {"ranks"}]:
+            raise ConfigError(
+                f"{', '.join(refused)} cannot be answered: the run trains embeddings "
+                f"({', '.join(one.name for one in embeddings)}), and the loads of their rows are not planned again. "
+                "Leave it out; `gloader inspect --embed` shows the reads and writes at other sizes of their cache"
+            )
 
     def memory_bytes(self, prediction: Prediction) -> int:
         """Return the memory bytes in a prediction's loader plan."""

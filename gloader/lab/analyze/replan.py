@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from gloader.cache.trace import NO_ROWS
+from gloader.errors import ReplayError
 from gloader.lab.analyze.recorded_load import RecordedLoads, load_key
 from gloader.lab.analyze.recorded_run import changed_keywords
 from gloader.lab.analyze.replan_counts import (
@@ -118,8 +119,14 @@ class Replanner:
         Raises
         ------
         ReplayError
-            The dataset is missing or has changed, or the recording lacks facts that determine the batches.
+            The dataset is missing or has changed, or the recording lacks facts that determine the batches. The run
+            trains embeddings.
         """
+        if header.embeddings:
+            raise ReplayError(
+                f"the run trains embeddings ({', '.join(one.name for one in header.embeddings)}), and the loads of "
+                "their rows are not planned again"
+            )
         return cls(header, RecordedLoads.open(header, run=run), sample_s=sample_s)
 
     def plan(self, changes: Changes = NO_CHANGES, *, rates: IoRates | None = None) -> MemoryPlan:

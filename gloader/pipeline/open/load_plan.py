@@ -42,7 +42,6 @@ from gloader.pipeline.open.disk import (
     plan_edges,
     sweep_demand,
 )
-from gloader.pipeline.open.embeddings import NO_EMBEDDINGS, embedding_demands
 from gloader.pipeline.open.first_batches import (
     Probe,
     first_seeds,
@@ -51,6 +50,7 @@ from gloader.pipeline.open.first_batches import (
     probe_in_passes,
     probe_one_by_one,
 )
+from gloader.pipeline.open.row_slots import NO_EMBEDDINGS, embedding_demands
 from gloader.pipeline.row_task import RowTask
 from gloader.pipeline.seeds import label_bytes
 from gloader.plan.memory_plan import plan_memory
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from gloader.device import DeviceTier
     from gloader.pipeline.open.device_rows import DryRun
     from gloader.pipeline.open.disk import KnownDisk, TableFiles
-    from gloader.pipeline.open.embeddings import GivenEmbeddings
+    from gloader.pipeline.open.row_slots import GivenEmbeddings
     from gloader.pipeline.other_ranks import OtherDevices, OtherMachines
     from gloader.pipeline.row_task import OpenRows
     from gloader.pipeline.seeds import SeedPlan

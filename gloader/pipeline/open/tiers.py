@@ -28,9 +28,9 @@ from gloader.observe.explain import IoFacts, TableFacts, TierFacts, explain_io, 
 from gloader.pipeline.buffers import ALIGNMENT, BufferRing, RowForm
 from gloader.pipeline.open.device_tier import load_features
 from gloader.pipeline.open.disk import FILES_OF_A_READER, open_sweeps, with_edge_spill
-from gloader.pipeline.open.embeddings import open_embeddings
 from gloader.pipeline.open.first_batches import in_flight, num_sampler_threads
 from gloader.pipeline.open.load_plan import LoadRequest, plan_load, plan_tiers
+from gloader.pipeline.open.row_slots import open_embeddings
 from gloader.pipeline.stage import MissRetrieval
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.memory_plan import MemoryPlan, idle_part, share_out
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.device import Device, DeviceTier
     from gloader.pipeline.edge_sweeps import SweepTier
-    from gloader.pipeline.embed import FrozenRows
+    from gloader.pipeline.node_rows import NodeRows
     from gloader.pipeline.open.disk import FeatureFile, TableFiles
     from gloader.pipeline.open.load_plan import MeasuredLoad
     from gloader.pipeline.other_ranks import ExchangeTier, OtherDevices, OtherMachines
@@ -89,7 +89,7 @@ class FeatureTier:
     sweeps: SweepTier | None  # None if batches are sampled one by one
     exchange: ExchangeTier | None  # with other machines; None if this machine reads all missing rows
     trained: tuple[TrainedEmbedding, ...]  # the embeddings that the loader trains
-    frozen: tuple[FrozenRows, ...]  # the embeddings that it only reads
+    frozen: tuple[NodeRows, ...]  # the embeddings that it only reads
     sampler_threads: int  # number of threads
     batches_in_flight: int  # maximum number of sampled batches that wait for their rows
     facts: TierFacts  # for `explain`

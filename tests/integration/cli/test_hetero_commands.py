@@ -129,17 +129,23 @@ def test_commands_for_one_type_say_so_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("features", "line"),
+    ("features", "more", "line"),
     [
-        ({"author": np.ones((20, 3), np.float32)}, "features on the SSD, 20 rows of author (100.0%) cached"),
-        ({}, "no features: no node type has any"),
+        (
+            {"author": np.ones((20, 3), np.float32)},
+            [],
+            "features on the SSD, 20 rows of author (100.0%) cached",
+        ),
+        ({}, [], "no features: no node type has any"),
+        ({}, ["--embed", "author=4"], "no features, trained rows alone: 4 columns of author"),
     ],
-    ids=["of-one-type", "of-none"],
+    ids=["of-one-type", "of-none", "trained"],
 )
 def test_a_run_says_which_types_have_features(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     features: dict[str, np.ndarray],
+    more: list[str],
     line: str,
 ) -> None:
     path, out = tmp_path / "dataset", tmp_path / "run"
@@ -161,5 +167,5 @@ def test_a_run_says_which_types_have_features(
         "--out",
         str(out),
     ]
-    assert main(["train", *words, *FLAGS]) == 0
+    assert main(["train", *words, *FLAGS, *more]) == 0
     assert line in capsys.readouterr().out

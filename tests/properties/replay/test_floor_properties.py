@@ -58,11 +58,13 @@ def runs(draw: st.DrawFn) -> tuple[RunWork, Machine, PipelineShape]:
             },
             # Only the first rank does anything but train, as its evaluations are.
             pause_s=draw(st.sampled_from([0.0, 0.0, 2.0])) if number % ranks == 0 else 0.0,
+            open_steps=draw(st.sampled_from([None, 0, 2])),
         )
         for number in range(count)
     )
     shape = PipelineShape(
         features=draw(st.sampled_from(["ram", "ssd"])),
+        has_embeddings=draw(st.booleans()),
         sampler_threads=draw(st.integers(1, 3)),
         ahead=draw(st.integers(1, 3)),
         num_buffers=draw(st.integers(2, 3)),
@@ -82,7 +84,7 @@ def runs(draw: st.DrawFn) -> tuple[RunWork, Machine, PipelineShape]:
     )
     work = RunWork(
         batches=batches,
-        superbatches=superbatches if shape.features == "ssd" else (),
+        superbatches=superbatches if shape.is_planned else (),
         passes=passes if draw(st.booleans()) else (),
     )
     speed = draw(

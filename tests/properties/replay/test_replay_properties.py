@@ -44,6 +44,7 @@ def shapes(draw: st.DrawFn) -> PipelineShape:
     ranks, is_sending = draw(st.sampled_from([1, 1, 2, 3])), draw(st.booleans())
     return PipelineShape(
         features=draw(st.sampled_from(["ram", "ssd", "ssd"])),
+        has_embeddings=draw(st.booleans()),
         sampler_threads=draw(st.integers(1, 3)),
         ahead=draw(st.integers(1, 4)),
         num_buffers=draw(st.integers(1 if ranks == 1 or is_sending else 2, 4)),
@@ -66,12 +67,16 @@ def runs(draw: st.DrawFn, demands: st.SearchStrategy[Demands], *, alike: bool = 
     kinds = {name: draw(st.lists(demands, min_size=1, max_size=3)) for name in (*STAGES, "inspect", "stage")}
     if alike:
         kinds["sample"] = kinds["sample"][:1]
+    opened: list[int | None] = [None]
+    if shape.has_embeddings and (shape.is_synchronous or shape.num_ranks == 1):
+        opened = draw(st.lists(st.sampled_from([None, 0, 1, 2, 4]), min_size=1, max_size=3))
     batches = tuple(
         BatchWork(
             epoch=number // (num * shape.num_ranks),
             index=number // shape.num_ranks % num,
             **{name: kinds[name][number % len(kinds[name])] for name in STAGES},
             pause_s=draw(st.sampled_from([0.0, 0.0, 0.0, 2.0])),
+            open_steps=opened[number % len(opened)],
         )
         for number in range(count)
     )
@@ -86,7 +91,7 @@ def runs(draw: st.DrawFn, demands: st.SearchStrategy[Demands], *, alike: bool = 
         )
         for number, size in enumerate(sizes)
     )
-    work = RunWork(batches=batches, superbatches=superbatches if shape.features == "ssd" else ())
+    work = RunWork(batches=batches, superbatches=superbatches if shape.is_planned else ())
     if draw(st.booleans()):
         work = draw(swept(work, demands))
     return work, shape
@@ -125,7 +130,7 @@ def test_everything_begins_when_what_it_waits_for_is_there(run: Run) -> None:
     assert starts(found, "sample") == [times.sample_start(one) for one in positions]
     assert ends(found, "gather") == [times.gather_end(one) for one in positions]
     assert starts(found, "compute") == [times.computes(one) for one in positions]
-    if shape.features == "ssd":
+    if shape.is_planned:
         numbers = range(len(work.superbatches))
         assert starts(found, "trace") == [times.trace_start(one) for one in positions]
         assert starts(found, "inspect") == [times.inspect_start(one) for one in numbers]
@@ -147,7 +152,7 @@ def test_each_piece_of_work_is_done_once_and_in_order(run: Run, machine: Machine
         computed = [e.batch for e in found.events if e.stage == "compute" and e.batch % ranks == rank]
         assert computed == list(range(rank, count, ranks))
     stages = ["sample", "gather"]
-    if shape.features == "ssd":
+    if shape.is_planned:
         stages += ["trace", "read"]
         first = [
             sum(one.num_batches for one in work.superbatches[:at]) for at in range(len(work.superbatches))
@@ -214,7 +219,7 @@ def test_no_resource_is_used_above_its_capacity_and_all_is_served(run: Run, mach
 
 
 def _stages(shape: PipelineShape) -> list[str]:
-    return [name for name in STAGES if shape.features == "ssd" or name not in OF_THE_DISK]
+    return [name for name in STAGES if shape.is_planned or name not in OF_THE_DISK]
 
 
 @given(runs(DEMANDS), machines())

@@ -39,7 +39,7 @@ RESULT: dict[str, Any] = {
 EDGES = "; 1 pass over the edges: 1 GB read, 0 B written"
 START = RunStart(
     run=0, num_runs=2, first_epoch=0, num_epochs=3, num_batches=20, num_parameters=37_008, device="cpu",
-    summary="features in memory", explanation="all of it",
+    summary="features in memory", explanation="all of it\n  features in memory",
 )  # fmt: skip
 
 

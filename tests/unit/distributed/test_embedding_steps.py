@@ -10,18 +10,20 @@ import numpy as np
 import pytest
 import torch
 
-from gloader.distributed.absent_table import AbsentTable
-from gloader.distributed.embedding_steps import ClientRows, HostSteps, _summed, parts_of, segment_bytes
+from gloader.distributed.embedding_steps import ClientRows, HostSteps, _summed
 from gloader.distributed.peers import Peer
 from gloader.distributed.shared_memory import (
     bytes_of_slots,
     create_segment,
     read_slots,
+    rows_bytes,
+    rows_in_segment,
     take_segment,
     write_slots,
 )
 from gloader.distributed.wire import Gradient, ReadRows, RowsRead, Slots
 from gloader.errors import RankError, StateError
+from gloader.pipeline.absent_table import AbsentTable
 from gloader.pipeline.superbatch import BatchSlots
 from gloader.ssd_store.embedding.initial_rows import InitialRows
 
@@ -109,8 +111,8 @@ def _peer(told: list[Any]) -> Peer:
 
 def test_a_gradient_is_kept_for_its_run_and_read_from_the_memory_of_its_rank() -> None:
     peer = _peer([])
-    descriptor, memory = create_segment(segment_bytes(2, dim=DIM))
-    slots, rows = parts_of(memory, 2, dim=DIM)
+    descriptor, memory = create_segment(rows_bytes(2, dim=DIM))
+    slots, rows = rows_in_segment(memory, 2, dim=DIM)
     slots[:], rows[:] = [4, 1], [[1, 2], [3, 4]]
     peer.keep(Gradient(run=3, embedding=0, step=7, num_rows=2), descriptor, run=4)
     assert not peer.has_stepped(0, 7)  # of another run, but its memory stays mapped
@@ -133,12 +135,12 @@ def test_a_gradient_is_kept_for_its_run_and_read_from_the_memory_of_its_rank() -
 def test_rows_are_read_into_the_memory_of_the_rank_that_asks_and_errors_are_told() -> None:
     told: list[Any] = []
     peer = _peer(told)
-    descriptor, memory = create_segment(segment_bytes(3, dim=DIM))
-    parts_of(memory, 3, dim=DIM)[0][:] = [5, 0, 2]
+    descriptor, memory = create_segment(rows_bytes(3, dim=DIM))
+    rows_in_segment(memory, 3, dim=DIM)[0][:] = [5, 0, 2]
     read = lambda number, ids: np.stack([ids, ids + number], 1).astype(np.float32)  # noqa: E731
     peer.answer(ReadRows(embedding=1, num_rows=3), descriptor, read)
     assert told == [RowsRead()]
-    assert parts_of(memory, 3, dim=DIM)[1].tolist() == [[5, 6], [0, 1], [2, 3]]
+    assert rows_in_segment(memory, 3, dim=DIM)[1].tolist() == [[5, 6], [0, 1], [2, 3]]
 
     def fail(number: int, ids: Any) -> Any:
         raise OSError("the disk is gone")

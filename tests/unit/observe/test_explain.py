@@ -250,7 +250,9 @@ def test_a_step_takes_as_long_as_the_busiest_resource(change: dict[str, Any], st
 def test_trained_rows_are_told_by_source_with_measured_and_predicted_bytes() -> None:
     report = RowReport(
         name="author",
-        traffic=RowTraffic(num_superbatches=2, forward=30_000, staged=60_000, late=10_000, appended=40_000),
+        traffic=RowTraffic(
+            num_superbatches=2, forward=30_000, staged=40_000, late=10_000, fresh=20_000, appended=40_000
+        ),
         row_bytes=500,
         predicted=RowCost(
             staged_bytes=40_000_000,
@@ -266,9 +268,9 @@ def test_trained_rows_are_told_by_source_with_measured_and_predicted_bytes() -> 
         waited_s=0.5,
     )
     assert explain_rows(report) == (
-        "trained rows of author: 100 k loaded, 30% of them kept since an earlier batch, 10% read from the table "
-        "without staging; loads waited 500 ms for steps\n"
-        "  a superbatch: 7.5 MB kept for later batches, 15 MB read ahead, 10 MB written to the table; in all 44 MB "
+        "trained rows of author: 100 k loaded, 30% of them kept since an earlier batch, 20% not yet trained, 10% "
+        "read from the table without staging; loads waited 500 ms for steps\n"
+        "  a superbatch: 7.5 MB kept for later batches, 10 MB read ahead, 10 MB written to the table; in all 44 MB "
         "read (predicted 40 MB), 21 MB written (predicted 20 MB), in 2.0 s (predicted 1.5 s of the disk)"
     )
     assert explain_rows(replace(report, traffic=RowTraffic())) == ""

@@ -138,6 +138,20 @@ def test_features_in_memory_are_replayed() -> None:
     assert found.replayed.mean_s(measured.counted) == pytest.approx(measured.seconds, rel=0.01)
 
 
+@pytest.mark.parametrize("features", ["ram", "ssd"])
+@pytest.mark.parametrize("open_steps", [0, 1])
+def test_the_waits_of_loads_for_steps_are_replayed(features: str, open_steps: int) -> None:
+    shape = replace(SSD, features=features, has_embeddings=True)
+    work = run_of(read_s=0.02, compute_s=0.04)
+    batches = tuple(replace(batch, open_steps=open_steps) for batch in work.batches)
+    run, measured, found = calibrated(replace(work, batches=batches), shape)
+    assert measured.epoch_s == pytest.approx(run.epoch_s, rel=1e-6)
+    assert abs(found.unexplained["epoch"]) < 0.02
+    # Without the waits the same work is done much sooner.
+    free = replay(work, MACHINE, shape)
+    assert free.seconds < (0.7 if open_steps == 0 else 0.99) * run.seconds
+
+
 def test_epochs_behind_the_first_count_where_there_are_any() -> None:
     _, measured, _ = calibrated(run_of(), SSD)
     assert measured.counted == (1, 2)

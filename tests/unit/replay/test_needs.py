@@ -207,3 +207,21 @@ def test_the_loop_does_nothing_while_it_pauses() -> None:
     work = RunWork(batches=tuple(made), superbatches=(SuperbatchWork(num_batches=4),) * 2)
     assert needs_of(work, TWO_CORES, SSD)["loop"] == 4.0
     assert needs_of(work, TWO_CORES, SSD, epochs=(1,))["loop"] == 4.0
+
+
+def test_reads_for_features_in_memory_go_on_while_the_gather_waits_for_a_buffer() -> None:
+    shape = PipelineShape(features="ram", has_embeddings=True, num_buffers=1, ahead=9)
+    batches = tuple(
+        BatchWork(
+            epoch=number // 6,
+            index=number % 6,
+            read=Demands(lag_s=1.0),
+            pause_s=100.0 if number == 6 else 0.0,
+        )
+        for number in range(12)
+    )
+    work = RunWork(batches=batches, superbatches=(SuperbatchWork(num_batches=6),) * 2)
+    # Four batches are read in the pause: one is gathered, one waits for its buffer, and two wait behind it.
+    took = replay(work, Machine(cores=1), shape).epoch_s[1]
+    assert took == 2.0
+    assert needs_of(work, Machine(cores=1), shape, epochs=[1])["read thread"] <= took

@@ -13,6 +13,7 @@ from gloader.errors import ReplayError
 from gloader.replay.recording import (
     HEADER_KEY,
     HEADER_VERSION,
+    RecordedEmbedding,
     RecordedEvent,
     RunHeader,
     parse_recording,
@@ -43,6 +44,10 @@ def test_a_header_is_the_same_again() -> None:
     # What was added later and has a default may be missing.
     assert RunHeader.from_json(changed("shape.unit", ...)).shape.unit == 1
     assert RunHeader.from_json(changed("settings", ...)).settings == {}
+    assert RunHeader.from_json(changed("embeddings", ...)).embeddings == ()
+    assert not RunHeader.from_json(changed("shape.has_embeddings", ...)).shape.has_embeddings
+    trained = {"name": "author", "num_rows": 9, "row_bytes": 68, "slots": 4}
+    assert RunHeader.from_json(changed("embeddings", [trained])).embeddings == (RecordedEmbedding(**trained),)
 
 
 def test_events_come_in_the_order_in_which_they_began() -> None:
@@ -68,6 +73,30 @@ def test_events_come_in_the_order_in_which_they_began() -> None:
     assert found.events[0].seconds == pytest.approx(250.5e-6)
     # Slices of others in the same timeline are left alone.
     assert parse_recording(trace({**SLICE, "cat": "gpu", "args": {}})).events == ()
+
+
+def test_the_loads_of_a_batch_are_a_part_of_its_read() -> None:
+    def load(started_us: float, open_steps: int, **args: Any) -> dict[str, Any]:
+        added = {"epoch": 1, "batch": 2, "superbatch": 3, "cpu_us": 10.0, "open_steps": open_steps}
+        return {**SLICE, "ts": started_us, "dur": 100.0, "args": added | args}
+
+    events = parse_recording(
+        trace(SHORT, load(9000.0, 7, bytes_written=5), SLICE, load(5000.0, 1, bytes_read=10))
+    ).events
+    # It ends with the last load, and takes as long as the parts do, without the waits between them.
+    assert [event.batch for event in events] == [0, 2]
+    notes = {"superbatch": 3, "misses": 4, "open_steps": 1}
+    read = events[1]
+    assert read == RecordedEvent(
+        "read", 4, 1, 2, 1, read.started_s, pytest.approx(9100e-6), pytest.approx(32.5e-6), 9, 4106, 6, notes
+    )
+    assert read.seconds == pytest.approx(450.5e-6)
+
+
+def test_a_malformed_load_is_refused() -> None:
+    bad = {**SLICE, "args": {"epoch": 1, "batch": 2, "cpu_us": 1.0, "open_steps": -1}}
+    with pytest.raises(ReplayError, match="read has the note open_steps -1"):
+        parse_recording(trace(bad))
 
 
 @pytest.mark.parametrize("version", [HEADER_VERSION + 1, 0, None, "1", [1]])
@@ -152,7 +181,7 @@ def test_what_an_earlier_version_wrote_is_said_to_be_so() -> None:
         parse_recording(body)
     assert str(caught.value) == (
         "the recording has no header: an earlier version wrote it, or a rank whose batches another one loads and "
-        "records; record the run again. A run that trains embeddings cannot be replayed"
+        "records; record the run again"
     )
 
 

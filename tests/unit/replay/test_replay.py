@@ -234,6 +234,48 @@ def test_superbatches_that_grow_are_as_the_loader_makes_them() -> None:
     assert [event.batch for event in found.events if event.stage == "stage"] == [0, 1, 3, 7, 11]
 
 
+# --- trained rows
+
+
+def test_a_batch_is_read_when_few_enough_steps_are_left() -> None:
+    shape = replace(SSD, has_embeddings=True)
+    work = RunWork(
+        batches=tuple(
+            replace(batch, open_steps=opened)
+            for batch, opened in zip(
+                batches_of(5, **lags(read=1.0, gather=1.0, compute=4.0)), [None, 0, 1, 9, 0], strict=True
+            )
+        ),
+        superbatches=superbatches_of(5),
+    )
+    found = replay(work, ANY, shape)
+    # Batch 1 waits for step 0, batch 2 too, batch 3 for none, and batch 4 for step 3.
+    assert starts(found, "compute") == [2.0, 8.0, 12.0, 16.0, 22.0]
+    assert starts(found, "read") == [0.0, 6.0, 7.0, 8.0, 20.0]
+
+
+def test_the_steps_of_ranks_are_steps_of_all_of_them() -> None:
+    shape = replace(SSD, has_embeddings=True, num_ranks=2, unit=2)
+    batches = tuple(
+        replace(batch, open_steps=0, compute=Demands(lag_s=[1.0, 3.0][number % 2]))
+        for number, batch in enumerate(batches_of(2, ranks=2))
+    )
+    found = replay(RunWork(batches=batches, superbatches=superbatches_of(4)), ANY, shape)
+    assert starts(found, "read") == [0.0, 0.0, 3.0, 3.0]
+
+
+def test_features_in_memory_are_read_without_a_buffer() -> None:
+    """Only the gather needs one: so more batches are loaded ahead."""
+    found = {
+        features: ssd(
+            [1, 5], replace(SSD, features=features, has_embeddings=True, num_buffers=1), compute=1.0
+        )
+        for features in ("ram", "ssd")
+    }
+    assert starts(found["ssd"], "read") == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert starts(found["ram"], "read") == [0.0, 0.0, 0.0, 0.0, 1.0, 2.0]
+
+
 # --- resources that stages share
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from gloader.config import EmbedConfig
 from gloader.dataset import Dataset
 from gloader.errors import CheckpointError, ConfigError
-from gloader.training.embeddings import NO_EMBEDDINGS, RecordRows, RunEmbeddings, open_embeddings
+from gloader.training.embeddings import NO_EMBEDDINGS, RunEmbeddings, open_embeddings, open_saved
 from gloader.training.group import RankGroup
 
 N = 40
@@ -77,13 +78,15 @@ def test_rows_of_a_record_are_read_in_any_order(dataset: Dataset, tmp_path: Path
         pieces = dict(views["a"].pieces(16))
         assert list(pieces) == [0, 16, 32]
         np.testing.assert_array_equal(np.concatenate(list(pieces.values())), expected.numpy())
-        rows = RecordRows(made.folder / "a", made.best)
-        smaller = SimpleNamespace(name="small", node_tables={"a": SimpleNamespace(num_nodes=3)})
-        with pytest.raises(
-            CheckpointError, match="trained rows of 40 nodes of type 'a', and dataset small has 3"
+        schema = SimpleNamespace(embedded=dict.fromkeys(made.by_type, 4))
+        spec = SimpleNamespace(has_types=True, encoder=SimpleNamespace(schema=schema))
+        checkpoint: Any = SimpleNamespace(spec=spec, embeddings=made.saved)
+        smaller: Any = SimpleNamespace(name="small", node_tables={"a": SimpleNamespace(num_nodes=3)})
+        with (
+            ExitStack() as stack,
+            pytest.raises(CheckpointError, match="rows of 40 nodes of type 'a', and dataset small has 3"),
         ):
-            rows.require_dataset(smaller)  # type: ignore[arg-type]
-        rows.close()
+            open_saved(checkpoint, smaller, stack)
 
 
 def test_a_step_divides_by_the_ranks_and_skips_rows_without_a_gradient() -> None:

@@ -122,7 +122,7 @@ def test_n_triples(tmp_path):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("budget", [22 << 20, 64 << 20])
+@pytest.mark.parametrize("budget", [34 << 20, 64 << 20])
 def test_one_table_is_divided_by_pairs_of_entities(tmp_path, seed, budget):
     triples = [triple for part in PARTS.values() for triple in part]
     triples += [(t, f"inverse {r}", h) for h, r, t in triples]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.units import format_bytes
@@ -23,14 +23,12 @@ from gloader.ssd_store.embedding.embedding_table import append_buffer_rows, tabl
 from gloader.ssd_store.embedding.row_pieces import WORK_BYTES, least_staging_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from contextlib import ExitStack
 
     from gloader.dataset import Dataset
-    from gloader.pipeline.embed import FrozenRows
-    from gloader.pipeline.embedding_optimizers import RowOptimizer
+    from gloader.pipeline.node_rows import NodeRows
     from gloader.pipeline.other_ranks import TrainingRanks
-    from gloader.ssd_store.embedding.embedding_table import EmbeddingTable
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import AnyBatch
 
@@ -46,54 +44,12 @@ _BATCH_COPIES: Final = 4
 _SUM_COPIES: Final = 4
 
 
-class GivenEmbedding(Protocol):
-    """An embedding that a loader is to train; see `gloader.NodeEmbedding`."""
-
-    @property
-    def node_type(self) -> str:
-        """The node type."""
-        ...
-
-    @property
-    def dim(self) -> int:
-        """D."""
-        ...
-
-    @property
-    def table(self) -> EmbeddingTable:
-        """All rows."""
-        ...
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """The values that ranks must have in common to train the embedding together."""
-        ...
-
-    @property
-    def optimizer(self) -> RowOptimizer:
-        """The rule of a step."""
-        ...
-
-    @property
-    def cache_bytes(self) -> int | None:
-        """Requested bytes of the slots, or None."""
-        ...
-
-    def attach(self, trained: TrainedEmbedding) -> None:
-        """Let ``trained`` serve the embedding until `detach`. Raises ConfigError if another loader trains it."""
-        ...
-
-    def detach(self) -> None:
-        """Write the rows of the slots to the table, and end the service. Idempotent."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenEmbeddings:
     """The embeddings that a loader is given."""
 
-    trained: tuple[GivenEmbedding, ...] = ()  # in the order of the node types
-    frozen: tuple[FrozenRows, ...] = ()
+    trained: tuple[NodeRows, ...] = ()  # in the order of the node types
+    frozen: tuple[NodeRows, ...] = ()
     ranks: TrainingRanks | None = None  # the ranks that train them together; None if this process is alone
 
     @property
@@ -150,6 +106,8 @@ def embedding_demands(
             num_bytes = max(num_bytes, step_rows * each_bytes)
         num_slots = min(num_bytes // each_bytes, table.num_rows)
         buffer_rows = append_buffer_rows(table.num_rows, table.width, num_slots)
+        row_bytes = _row_bytes(each)
+        staging_bytes = max(num_slots * row_bytes // _STAGING_SHARE, least_staging_bytes(table.width))
         # A requested size may be as small as the measured batches. A larger batch then ends the run with an error.
         if num_slots < (least := min(distinct * given.num_ranks, table.num_rows)):
             unit = "a batch" if given.num_ranks == 1 else f"a step of {given.num_ranks} ranks"
@@ -157,7 +115,7 @@ def embedding_demands(
                 f"the embedding of {each.node_type!r} has a cache of {format_bytes(num_bytes)}, and {unit} has up to "
                 f"{least:,} of its rows, which need {format_bytes(least * each_bytes)}: all rows of a batch are "
                 "in memory until its step. Give it more memory, by NodeEmbedding(cache="
-                f"{step_rows * each_bytes}) or --embed-cache, or use a smaller batch size or fan-out"
+                f"{step_rows * each_bytes}) or --embed-cache (for all types), or use a smaller batch size or fan-out"
             )
         demands.append(
             EmbeddingDemand(
@@ -166,11 +124,11 @@ def embedding_demands(
                 batch_rows=batch_rows,
                 num_slots=num_slots,
                 buffer_rows=buffer_rows,
-                row_bytes=_row_bytes(each),
+                row_bytes=row_bytes,
                 folder=str(table.folder),
-                staging_bytes=_staging_bytes(each, num_slots),
+                staging_bytes=staging_bytes,
                 fixed_bytes=num_slots * each_bytes
-                + _staging_bytes(each, num_slots)
+                + staging_bytes
                 + WORK_BYTES
                 + table_bytes(table.num_rows, table.width, buffer_rows)
                 + math.ceil(LARGER_THAN_PROBED * largest)
@@ -233,17 +191,12 @@ def open_embeddings(
     return tuple(opened)
 
 
-def _row_bytes(given: GivenEmbedding) -> int:
+def _row_bytes(given: NodeRows) -> int:
     """Return the bytes of a row with its state."""
     return given.table.width * 4
 
 
-def _staging_bytes(given: GivenEmbedding, num_slots: int) -> int:
-    """Return the memory for staged rows."""
-    return max(num_slots * _row_bytes(given) // _STAGING_SHARE, least_staging_bytes(given.table.width))
-
-
-def _batch_row_bytes(given: GivenEmbedding, dataset: Dataset, *, num_ranks: int) -> int:
+def _batch_row_bytes(given: NodeRows, dataset: Dataset, *, num_ranks: int) -> int:
     """Return the bytes per row of a batch's tensors, with those of the other ranks that a step adds up."""
     features = dataset.node_tables[given.node_type].feature_dim
     beside = features + given.dim if features else 0  # columns of ``x``, if it is not the leaf itself
