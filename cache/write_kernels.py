@@ -48,7 +48,7 @@ LAST: Final = 2  # number of the batch that used its row last, -1 before all bat
 NUM_COLUMNS: Final = 3
 NUM_MARKS: Final = 2  # entries below those of the horizon's batches: forward and late
 NUM_LANES: Final = (
-    8  # a power of two; the walk along a chain of 10**7 slots takes 150 ns per slot with 1, 20 ns with 8
+    8  # a power of two; along a chain of 10**7 slots, 1 takes 150 ns per slot, and 8 take 20 ns
 )
 _LANE: Final = NUM_LANES - 1
 # Accesses between the prefetch of a table entry or of a slot's record and its read.

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
     # A batch's sources, victims and targets: see `WritePlan`.
     _Loads = tuple[NDArray[np.int8], NDArray[np.int32] | IdArray, NDArray[np.int32]]
+    # The planner table's keys, values and base, and the horizon: see `write_kernels`.
+    _Lookup = tuple[IdArray, NDArray[np.int32], int, int]
     # The slots' records, and each chain's heads, tails and length: see `write_kernels`.
     _Chains = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
 
@@ -223,11 +225,10 @@ class WritePlanner:
         self._capacity = capacity
         self._depth = depth
         self._per_step = batches_per_step
-        self._table = (
-            PlannerTable(num_rows)
-            if expected_accesses is None
-            else PlannerTable.for_trace(num_rows, expected_accesses)
-        )
+        if expected_accesses is None:
+            self._table = PlannerTable(num_rows)
+        else:
+            self._table = PlannerTable.for_trace(num_rows, expected_accesses)
         self.restart(NO_ROWS)
 
     @property
@@ -260,9 +261,8 @@ class WritePlanner:
         # of its chain of rows without a known next use.
         self._last_first, self._next, self._horizon = 0, 0, 0
         self._oldest = np.empty(0, dtype=np.int32)
-        self._pinned: deque[NDArray[np.int32]] = (
-            deque()
-        )  # the codes of the last batches, whose slots are pinned
+        # The codes of the last batches, whose slots are pinned.
+        self._pinned: deque[NDArray[np.int32]] = deque()
         # Rows that the plans left in forward pieces, and the numbers of the batches that load them.
         self._forward: tuple[IdArray, IdArray] = (NO_ROWS, NO_ROWS)
         self._late: IdArray = NO_ROWS  # rows that the last plan evicted to the table
@@ -309,19 +309,12 @@ class WritePlanner:
             inside = batch < len(window)
             rows = window.read(batch) if inside else beyond.read(batch - len(window))
             table.reserve(len(rows))
-            added, _ = link(
-                rows,
-                table.keys,
-                table.values,
-                table.base,
-                batch,
-                horizon,
-                _NO_LEVELS,
-                parts[batch] if inside else NO_ACTIONS,
-            )
+            codes_of = parts[batch] if inside else NO_ACTIONS
+            added, _ = link(rows, table.keys, table.values, table.base, batch, horizon, _NO_LEVELS, codes_of)
             table.num_keys += added
+        lookup = (table.keys, table.values, table.base, horizon)
         rows, targets = self._forward
-        bad = kernels.mark_forward(rows, targets - first, table.keys, table.values, table.base, horizon)
+        bad = kernels.mark_forward(rows, targets - first, *lookup)
         if bad >= 0:
             raise PlanError(
                 f"row {int(rows[bad])} was evicted for batch {int(targets[bad])}, but this batch is not the next one "
@@ -331,19 +324,10 @@ class WritePlanner:
         heads, tails = np.full((2, horizon + 2, NUM_LANES), -1, dtype=np.int32)
         chains = (self._records, heads, tails, np.zeros(horizon + 2, dtype=np.int32))
         content = self._content.copy()
-        kernels.chain_slots(
-            content,
-            table.keys,
-            table.values,
-            table.base,
-            horizon,
-            *chains,
-            first - len(self._pinned),
-            self._oldest,
-            self._horizon,
-        )
-        kernels.mark_late(self._late, table.keys, table.values, table.base, horizon)
-        loads, waits = self._assign(window, parts, horizon, content, chains)
+        released = first - len(self._pinned)
+        kernels.chain_slots(content, *lookup, *chains, released, self._oldest, self._horizon)
+        kernels.mark_late(self._late, *lookup)
+        loads, waits = self._assign(window, parts, lookup, content, chains)
         table.end(horizon + NUM_MARKS)
         plan = WritePlan(
             capacity=self._capacity,
@@ -368,7 +352,7 @@ class WritePlanner:
         self,
         window: BatchReader,
         parts: list[NDArray[np.int32]],
-        horizon: int,
+        lookup: _Lookup,
         content: IdArray,
         chains: _Chains,
     ) -> tuple[list[_Loads], IdArray]:
@@ -376,7 +360,8 @@ class WritePlanner:
 
         Returns each batch's sources, victims and targets, and `WritePlan.waits`.
         """
-        table, far, per_step = self._table, horizon - 1, self._per_step
+        horizon, per_step = lookup[-1], self._per_step
+        far = horizon - 1
         largest = int(window.lengths.max(initial=0))
         entries, positions, targets = np.empty((3, largest), dtype=np.int32)
         sources = np.empty(largest, dtype=np.int8)
@@ -388,38 +373,13 @@ class WritePlanner:
             step = number // per_step
             while self._pinned and self._first_pinned(number) <= step - self._depth:
                 far = self._release(number, horizon, chains, far)
-            num_loads = kernels.find(
-                rows,
-                codes,
-                table.keys,
-                table.values,
-                table.base,
-                horizon,
-                self._records,
-                number,
-                entries,
-                positions,
-                sources,
-            )
+            given = (rows, codes, *lookup, content, *chains)
+            num_loads = kernels.find(rows, codes, *lookup, self._records, number, entries, positions, sources)
+            last = min(batch + per_step - 1 - batch % per_step, horizon - 1)
             done, wait_for = 0, 0
             while True:
                 done, wait_for, far = kernels.load(
-                    rows,
-                    codes,
-                    table.keys,
-                    table.values,
-                    table.base,
-                    horizon,
-                    content,
-                    *chains,
-                    far,
-                    min(batch + per_step - 1 - batch % per_step, horizon - 1),
-                    number,
-                    positions[:num_loads],
-                    done,
-                    wait_for,
-                    victims,
-                    targets,
+                    *given, far, last, number, positions[:num_loads], done, wait_for, victims, targets
                 )
                 if done == num_loads:
                     break

@@ -338,11 +338,11 @@ class LinkConfig:
 
     edges: str = "train"
     """Link table to train on; --batch-size counts its edges."""
-    negatives: str = "uniform:1"
+    negatives: str | None = None
     """Negative pairs for each edge: uniform:5 (other destinations; uniform:5,strict takes none that is an edge),
     binary:1.0 (random pairs), in_batch (the destinations of the other edges), table:NAME, or none if the table has
-    labels of its own. --task kg needs uniform:256,shared: 256 entities for a batch, as wrong heads and tails of all its
-    triples."""
+    labels of its own. --task kg takes uniform:256,shared: 256 entities for a batch, as wrong heads and tails of all its
+    triples. Default: uniform:1, and uniform:256,shared for --task kg."""
     exclude: Exclude = "none"
     """Edges without messages while they are predicted: no edges (none), the predicted edges (self), or these and their
     reverse edges (reverse)."""
@@ -358,6 +358,10 @@ class LinkConfig:
     own negatives, hits@50 for one table of negatives, and auc if no negatives are given. Knowledge graphs: mrr."""
     eval_edges: Names | None = None
     """Link tables for validation and test. Default: valid,test, if the dataset has them."""
+
+    def negatives_of(self, task: str) -> str:
+        """Return ``negatives``, or the default of ``task``, "link" or "kg"."""
+        return self.negatives or ("uniform:256,shared" if task == "kg" else "uniform:1")
 
 
 @Parameter(name="*", group=Group("Object store", sort_key=13))

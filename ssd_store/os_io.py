@@ -307,6 +307,10 @@ class OsIO:
         """Remove a file."""
         os.unlink(path)
 
+    def chmod(self, path: StrPath, mode: int) -> None:
+        """Set the permissions of ``path``."""
+        os.chmod(path, mode)  # noqa: PTH101 - as the other calls
+
     def rmdir(self, path: StrPath) -> None:
         """Remove an empty folder."""
         os.rmdir(path)

@@ -206,20 +206,19 @@ def opened(
     """
     initial = InitialRows(seed=1, dim=dim, kind="uniform", scale=0.1, state=optimizer.initial_state(dim))
     staging_bytes = least_staging_bytes(initial.width) if staging_bytes is None else staging_bytes
-    buffer_bytes = 64 * initial.width * 4
     with ExitStack() as stack:
         if folder.is_dir() and record_names([path.name for path in folder.iterdir()]):
-            table = EmbeddingTable.open(folder, record=record, buffer_bytes=buffer_bytes, os_io=os_io)
+            table = EmbeddingTable.open(folder, record=record, os_io=os_io)
         else:
             table = EmbeddingTable.create(
                 folder,
                 num_rows=num_rows,
                 initial=initial,
                 facts={"optimizer": optimizer.facts()},
-                buffer_bytes=buffer_bytes,
                 os_io=os_io,
             )
         stack.callback(table.close)
+        table.resize_buffer(40)
         spill = None
         if spill_bytes is not None:
             spill = stack.enter_context(SpillFolder(folder.parent, budget_bytes=spill_bytes, os_io=spill_io))

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 NUM_ROWS, WIDTH = 1500, 3  # three pages of ids
 INITIAL = InitialRows(seed=5, dim=WIDTH - 1, kind="uniform", scale=1.0, state=(0.0,))
-BUFFER_BYTES = 250 * (4 * WIDTH + 32)  # 250 rows
 
 ABSENT = re.compile("has no record|nothing here")
 
@@ -70,9 +69,9 @@ class Story:
             num_rows=NUM_ROWS,
             initial=INITIAL,
             facts={},
-            buffer_bytes=BUFFER_BYTES,
             os_io=os_io,
         ) as table:
+            table.resize_buffer(250)
 
             def append(count: int) -> None:
                 ids = random.permutation(NUM_ROWS)[:count]

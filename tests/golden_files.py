@@ -334,6 +334,27 @@ def in_rows() -> dict[str, Any]:
     }
 
 
+def embedded_rows(first: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the (n, 4) float32 rows of each record of `write_embedding`, given the rows by the formula."""
+    best, last = first.copy(), matrix(_NODES, 4)
+    best[[1, 5, 7]] = matrix(3, 4)
+    last[[2, 11]] = 9 + matrix(2, 4)
+    return {"best": best, "last": last}
+
+
+def write_embedding(path: Path) -> None:
+    """Write an embedding table: a record with three rows of a run, and one with runs of all rows and of two."""
+    from gloader.ssd_store import EmbeddingTable, InitialRows  # earlier builds had none
+
+    initial = InitialRows(seed=7, dim=3, kind="normal", scale=0.5, state=(0.25,))
+    with EmbeddingTable.create(path, num_rows=_NODES, initial=initial, facts={"made": "by hand"}) as table:
+        table.append(np.array([7, 1, 5]), matrix(3, 4)[[2, 0, 1]])
+        table.commit("best", num_steps=1, facts={})
+        for ids, rows in ((np.arange(_NODES), matrix(_NODES, 4)), (np.array([2, 11]), 9 + matrix(2, 4))):
+            table.append(ids, rows)
+            table.commit("last", num_steps=3, facts={"position": [0, 2]})
+
+
 def _write_weighted(path: Path) -> None:
     homogeneous(path, ids="int32", dtype="float32", features=matrix(_NODES, _DIM), extra=True)
 
@@ -400,7 +421,7 @@ def in_columns() -> dict[str, Any]:
     return arrays | {"labels": label_columns(), "labels_as": "values", "label_names": LABEL_NAMES}
 
 
-# By the version and what is special; the part of a dataset has no arrays in whole.
+# By the version and what is special. A part of a dataset has no whole arrays, and an embedding table is no dataset.
 WRITERS: Mapping[str, Callable[[Path], None]] = {
     "weighted": _write_weighted,
     "bytes": _write_bytes,
@@ -410,6 +431,7 @@ WRITERS: Mapping[str, Callable[[Path], None]] = {
     "columns": write_columns,
     "keyed": write_keyed,
     "rows": write_rows,
+    "embedding": write_embedding,
 }
 CONTENTS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "weighted": in_weighted,
@@ -447,7 +469,7 @@ def unpack(archive: Path, sha256: str, target: Path) -> Path:
 
 
 def main() -> None:
-    """Write one golden dataset, named by its version and what is special, such as 2-typed, into a folder."""
+    """Write one golden dataset or table, named by its version and what is special, such as 2-typed, into a folder."""
     name, target = sys.argv[1], Path(sys.argv[2])
     target.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:

@@ -192,7 +192,9 @@ class Model:
             if to < 0:
                 self.table[row] = version
             else:
-                assert to > step.number
+                assert to // self.per_step > step.number // self.per_step, (
+                    "a row leaves within a step that needs it"
+                )
                 assert row not in self.forward.setdefault(to, {})
                 self.forward[to][row] = version
 

@@ -2,7 +2,7 @@
 
     python experiments/bench/embedding_writes.py --out experiments/results/DATE-embedding_writes.json
 
-Rows are appended until they are six tables. The table is 10, 40 and 160 times the append buffer. Skewed ids follow
+Rows are appended until they are six tables. The table is 10 to 160 times the append buffer. Skewed ids follow
 Zipf's law with exponent 0.9. Merges are counted.
 """
 
@@ -37,8 +37,8 @@ def measure(folder: Path, *, num_rows: int, ratio: int, exponent: float) -> dict
         num_rows=num_rows,
         initial=InitialRows(seed=0, dim=WIDTH - 1, kind="uniform", scale=1.0, state=(0.0,)),
         facts={},
-        buffer_bytes=num_rows // ratio * (4 * WIDTH + 32),
     ) as table:
+        table.resize_buffer(num_rows // ratio)
         begin = time.perf_counter()
         while appended < TABLES * num_rows:
             ids = np.unique(places[np.searchsorted(shares, random.random(count) * shares[-1])])
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     results = []
-    for ratio in (10, 40, 160):
+    for ratio in (10, 40, 80, 160):
         for exponent in (0.0, 0.9):
             with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
                 results.append(

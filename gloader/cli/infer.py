@@ -131,8 +131,14 @@ def infer(  # noqa: PLR0913 - each a flag
     if pair_table is not None:
         screen.say(f"pairs: {pair_table}")
     query_table = None if queries is None else _read_queries(queries, out)
-    if query_table is not None and (table, pairs, layer, node_type) != (None,) * 4:
-        raise ConfigError("--queries asks for answers; leave --table, --pairs, --layer and --type out")
+    if query_table is not None and ((table, pairs, layer, node_type) != (None,) * 4 or probabilities):
+        raise ConfigError(
+            "--queries asks for answers; leave --table, --pairs, --layer, --type and --probabilities out"
+        )
+    if query_table is None and with_known:
+        raise ConfigError(
+            "--with-known is for the answers to --queries; give --queries FILE.csv, or leave it out"
+        )
     with open_or_prepare(dataset, screen, memory_budget=memory_budget, objects=objects) as opened:
         # Rows of a table are loaded in batches, with the kernels of the usual sampler.
         loader = None if table is None else LoaderSettings.of(memory_budget=memory_budget)

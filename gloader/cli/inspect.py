@@ -274,11 +274,17 @@ def _inspect_embedding(
     from gloader.lab.inspect import inspect_embedding
     from gloader.pipeline.embedding_optimizers import RowwiseAdagrad
     from gloader.pipeline.embedding_rows import slot_bytes
-    from gloader.plan.embedding_cost import RowSizes
+    from gloader.plan.embedding_cost import TableSizes
     from gloader.ssd_store.cost.device_rates import rates_of
+    from gloader.ssd_store.cost.profile import default_row_gap_bytes
 
     width = dim + RowwiseAdagrad().state_width(dim)
-    storage = RowSizes.of(dataset.num_nodes, width, dataset.root)
+    storage = TableSizes(
+        num_rows=dataset.num_nodes,
+        row_bytes=4 * width,
+        buffer_rows=0,  # follows from the slots
+        gap_bytes=default_row_gap_bytes(dataset.root, 4 * width),
+    )
     rates = rates_of(dataset.root / dataset.arrays["indices"].file, None)
     return inspect_embedding(trace, storage, rates, slot_bytes=slot_bytes(width), superbatch=flags.superbatch)
 

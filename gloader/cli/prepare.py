@@ -257,7 +257,7 @@ def prepare(
         task = f" --table {next(iter(report.tables)).removesuffix('.train')}"
     model = " --model rsage" if report.kind == "hetero" else ""
     if tuple(report.node_types) == (ENTITY, RELATION) and not report.relations:
-        task, model = " --task kg --negatives uniform:256,shared", " --model complex"
+        task, model = " --task kg", " --model complex"
     train = f"gloader train --dataset {shlex.quote(path)}{task}{model}"
     if conversion.ranges is not None:
         parts = RangePart.parse(conversion.ranges).of

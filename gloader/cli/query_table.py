@@ -51,8 +51,9 @@ class QueryTable:
         table = open_table(path, is_header=lambda names: "relation" in triple_columns(names))
         found = triple_columns(table.names) if table.has_names else {}
         if "relation" not in found or len(found) != 2:
+            seen = f"the columns {listed(table.names)}" if table.has_names else "no header with these names"
             raise SourceError(
-                f"--queries {path} has the columns {listed(table.names)}; name two, head and relation to ask for "
+                f"--queries {path} has {seen}; name two columns, head and relation to ask for "
                 "tails, or relation and tail to ask for heads"
             )
         asks_heads = "tail" in found

@@ -247,7 +247,11 @@ def numbered_links(
         if not count:
             raise ConfigError(
                 f"{origin}: the table {name!r} has no triples; "
-                + ("give it a larger share in --edge-split" if options.edge_split else "leave its file out")
+                + (
+                    "give it a larger share in --edge-split, or leave --edge-split out"
+                    if options.edge_split
+                    else "leave its file out"
+                )
             )
     texts = [", ".join(f"{name} {count:,}" for name, count in counts.items())]
     remarks = {each.links.name: each.links.table.remark for each in tables}

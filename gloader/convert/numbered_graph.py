@@ -104,7 +104,7 @@ class NumberedGraph:
         graph = self._graph
         if not any(self._counts.values()):
             raise SourceError(
-                f"{graph.where} has no nodes: its tables have no rows, or a stream was read before"
+                f"{graph.where} has no nodes: its tables have no rows that are used, or a stream was read before"
             )
         labelled = only_labelled(
             [nodes.name for nodes in graph.nodes if nodes.is_labelled],

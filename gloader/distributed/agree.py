@@ -466,7 +466,7 @@ def require_equal(facts: Mapping[int, Mapping[str, Any]], where: str) -> None:
     for rank, card in facts.items():
         for name in {**facts[first], **card}:
             ours, theirs = facts[first].get(name), card.get(name)
-            if ours != theirs:
+            if ours != theirs and repr(ours) != repr(theirs):  # NaN differs from itself
                 raise RankSettingsError(
                     f"{name} is {ours!r} on rank {first} and {theirs!r} on rank {rank}; it has to be the same {where}"
                     f"{_HOW_TO_MEND.get(name, '')}"

@@ -16,7 +16,8 @@ from gloader.core.signals import uninterrupted
 from gloader.errors import BudgetError, GloaderError, ShapeError, StateError
 from gloader.observe.explain import RowReport, explain_rows
 from gloader.pipeline.embedding_rows import slot_bytes
-from gloader.plan.embedding_cost import RowSizes, RowTraffic, predict_rows
+from gloader.plan.embedding_cost import RowTraffic, TableSizes, predict_rows
+from gloader.ssd_store.cost.profile import default_row_gap_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +114,12 @@ class TrainedEmbedding:
             appended=counts.evicted_table + counts.saved,
             spilled=rows.bytes_spilled // row_bytes,
         )
-        storage = RowSizes.of(rows.table.num_rows, rows.table.width, rows.table.folder)
+        storage = TableSizes(
+            num_rows=rows.table.num_rows,
+            row_bytes=row_bytes,
+            buffer_rows=rows.table.buffer_rows,
+            gap_bytes=default_row_gap_bytes(rows.table.folder, row_bytes),
+        )
         return explain_rows(
             RowReport(
                 name=self.name,

@@ -109,6 +109,7 @@ class EmbeddingDemand:
     num_rows: int  # N
     batch_rows: int  # distinct rows in a large batch
     num_slots: int  # rows in memory
+    buffer_rows: int  # rows that are collected before they are written
     staging_bytes: int  # memory for rows that are read ahead
     fixed_bytes: int  # slots, rows read ahead, buffered writes, and the tensors of a batch
     row_bytes: int  # weights and state of a row

@@ -14,21 +14,16 @@ of runs: files of rows sorted by id. Rows move in these ways:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from gloader.cache.write_plan import LATE, TABLE
 from gloader.plan.predict import expected_reads
-from gloader.ssd_store.cost.profile import default_row_gap_bytes
-from gloader.ssd_store.embedding.embedding_table import default_buffer_bytes
 from gloader.ssd_store.embedding.run_merge import plan_merge
 
 if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Self
-
     from gloader.cache.write_plan import WritePlan
     from gloader.ssd_store.cost.io_rates import IoRates
 
@@ -52,23 +47,13 @@ class RowTraffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowSizes:
+class TableSizes:
     """The sizes of an embedding's storage."""
 
     num_rows: int  # N
     row_bytes: int  # weights and state of a row
     buffer_rows: int  # appended rows that become one run
     gap_bytes: int  # longest gap between two rows that one read bridges
-
-    @classmethod
-    def of(cls, num_rows: int, width: int, folder: Path) -> Self:
-        """Return the sizes of a table of rows of ``width`` float32 on the disk of ``folder``."""
-        return cls(
-            num_rows=num_rows,
-            row_bytes=4 * width,
-            buffer_rows=max(default_buffer_bytes(num_rows, width) // (4 * width), 1),
-            gap_bytes=default_row_gap_bytes(folder, 4 * width),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +90,7 @@ class TrafficCounter:
         self._places = places
         self._waiting: dict[int, int] = {}  # waiting rows in memory, by their batch
         self._last: WritePlan | None = None  # read ahead, and not yet loaded
-        self._counts = dict.fromkeys(("batches", "accesses", "forward", "staged", "late", "appended"), 0)
-        self._num_superbatches = self._spilled = 0
+        self._counts = dict.fromkeys((field.name for field in fields(RowTraffic)), 0)
 
     def add(self, plan: WritePlan) -> None:
         """Count the next plan. Its rows are read ahead before the batches of the last plan are loaded."""
@@ -116,30 +100,20 @@ class TrafficCounter:
         }
         self._wait(staged)
         counts = self._counts
-        counts["batches"] += len(plan)
+        counts["num_superbatches"] += 1
+        counts["num_batches"] += len(plan)
         counts["accesses"] += plan.num_accesses
         counts["staged"] += sum(staged.values())
         counts["late"] += plan.num_loads_from(LATE)
         counts["forward"] += plan.num_loads - sum(staged.values()) - plan.num_loads_from(LATE)
         counts["appended"] += plan.num_evictions - plan.num_forward
-        self._num_superbatches += 1
         self._execute()
         self._last = plan
 
     def traffic(self) -> RowTraffic:
         """Return the counts, after the last plan."""
         self._execute()
-        counts = self._counts
-        return RowTraffic(
-            num_superbatches=self._num_superbatches,
-            num_batches=counts["batches"],
-            accesses=counts["accesses"],
-            forward=counts["forward"],
-            staged=counts["staged"],
-            late=counts["late"],
-            appended=counts["appended"],
-            spilled=self._spilled,
-        )
+        return RowTraffic(**self._counts)
 
     def _execute(self) -> None:
         """Let the rows of the last plan's batches be loaded and evicted."""
@@ -161,13 +135,13 @@ class TrafficCounter:
         excess = max(excess, self._places // _FLUSHED)
         for batch in sorted(self._waiting, reverse=True):
             count = self._waiting.pop(batch)
-            self._spilled += count
+            self._counts["spilled"] += count
             excess -= count
             if excess <= 0:
                 return
 
 
-def predict_rows(traffic: RowTraffic, storage: RowSizes, rates: IoRates) -> RowCost:
+def predict_rows(traffic: RowTraffic, storage: TableSizes, rates: IoRates) -> RowCost:
     """Return the predicted work of the disk for ``traffic``. Pure.
 
     All rows are assumed to have been trained before, so that the table has each of them.
@@ -207,7 +181,7 @@ def predict_rows(traffic: RowTraffic, storage: RowSizes, rates: IoRates) -> RowC
     )
 
 
-def merged_rows(appended: int, storage: RowSizes) -> tuple[float, int, int]:
+def merged_rows(appended: int, storage: TableSizes) -> tuple[float, int, int]:
     """Return the mean rows in all runs, and the rows that merges read and write, while rows are appended. Pure.
 
     The table begins with one run of all rows. Merges read and write in proportion to the appended rows, so that the

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, get_args
 
 from gloader.config import (
@@ -18,7 +19,7 @@ from gloader.config import (
 )
 from gloader.core.flag_values import EVERY_TYPE, require_choice
 from gloader.core.near_names import near_advice
-from gloader.core.row_settings import EmbedOptimizer
+from gloader.core.row_settings import EmbedConfig, EmbedOptimizer
 from gloader.errors import ConfigError, FormatError
 from gloader.types import ENTITY, RELATION
 
@@ -239,11 +240,11 @@ def require_triples(settings: TrainSettings, dataset: Dataset) -> None:
         raise ConfigError(
             f"model {name!r} does not score triples; give --model complex, distmult, transe or rotate"
         )
-    negatives = parse_negatives(links.negatives)
+    negatives = parse_negatives(links.negatives_of("kg"))
     if not (isinstance(negatives, Uniform) and negatives.shared):
         raise ConfigError(
-            f"--negatives {links.negatives} are pairs, and --task kg compares a triple with entities that all triples "
-            "of a batch share; give --negatives uniform:256,shared"
+            f"--negatives {links.negatives} are not for --task kg, which compares a triple with entities that all "
+            "triples of a batch share; leave it out, or give --negatives uniform:256,shared"
         )
     if links.metric not in ("auto", RANK_METRIC):
         raise ConfigError(
@@ -256,9 +257,20 @@ def require_triples(settings: TrainSettings, dataset: Dataset) -> None:
         "--embed": settings.embed.dims not in ({}, {ENTITY: settings.knowledge.dim}),
     }
     if given := [flag for flag, is_given in unused.items() if is_given]:
-        advice = "; the width of the rows is --dim" if given == ["--embed"] else ""
+        advice = ", and give the width of the rows by --dim" if given == ["--embed"] else ""
         raise ConfigError(f"{given[0]} has no meaning for --task kg; leave it out{advice}")
+    margin = settings.knowledge.margin
+    if not (math.isfinite(margin) and margin > 0):
+        raise ConfigError(f"--margin {margin} is no distance; give a finite number above 0")
+    _require_embed_optimizer(settings.embed)
     require_no_classes(settings, task="kg")
+
+
+def _require_embed_optimizer(config: EmbedConfig) -> None:
+    """Raise ConfigError for an unknown optimizer of embeddings, or a rate that is no positive number."""
+    require_choice("embed_optimizer", config.optimizer, get_args(EmbedOptimizer))
+    if not 0 < config.learning_rate < float("inf"):
+        raise ConfigError(f"--embed-lr is {config.lr}; allowed: a positive number")
 
 
 def require_model(settings: TrainSettings, dataset: Dataset) -> None:
@@ -322,9 +334,7 @@ def embedded_dims(settings: TrainSettings, dataset: Dataset) -> dict[str, int]:
                 f"--embed-{given[0]} is for embeddings, and --embed names none; give --embed DIM"
             )
         return {}
-    require_choice("embed_optimizer", config.optimizer, get_args(EmbedOptimizer))
-    if not 0 < config.learning_rate < float("inf"):
-        raise ConfigError(f"--embed-lr is {config.lr}; allowed: a positive number")
+    _require_embed_optimizer(config)
     if name in HOP_MODELS or (name in MLP_MODELS and settings.task != "link"):
         reads = "stored hop columns" if name in HOP_MODELS else "no neighbours"
         raise ConfigError(

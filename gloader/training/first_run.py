@@ -465,7 +465,9 @@ def compile_first(  # noqa: PLR0913 - independent keywords
         has_weights=edges is not None and edges.has_weights,
         kind=dataset.kind,
         loader=small,
-        links=None if links is None else _small_links(links),
+        links=None
+        if links is None
+        else _small_links(links, task="kg" if dataset.node_types == ("entity", "relation") else "link"),
         has_times=has_times,
         is_exchanged=is_exchanged,
         scored="" if loader is None or links is not None else _label_dtype(dataset, table),
@@ -540,11 +542,12 @@ def _small_loader(
     )
 
 
-def _small_links(links: "LinkConfig") -> dict[str, Any]:
+def _small_links(links: "LinkConfig", *, task: str) -> dict[str, Any]:
     """Return link loader keywords that need the kernels for ``links``, over the rehearsal's table."""
+    negatives = links.negatives_of(task)
     return {
         "edges": _LINK_TABLE,
-        "negatives": f"table:{_NEGATIVE_TABLE}" if links.negatives.startswith("table:") else links.negatives,
+        "negatives": f"table:{_NEGATIVE_TABLE}" if negatives.startswith("table:") else negatives,
         "exclude": links.exclude,
         "exclude_duplicates": links.exclude_duplicates,
     }

@@ -21,6 +21,7 @@ import torch
 
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError, DivergedError
+from gloader.plan.too_small import advice, rounded_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -132,6 +133,7 @@ def plan_ranks(*, dim: int, name: str, budget_bytes: int) -> RankPlan:
             f"ranking triples among entities of {dim} columns takes at least {format_bytes(needed)}; the memory "
             f"budget leaves {format_bytes(budget_bytes)} for it",
             short_bytes=needed - budget_bytes,
+            advice=advice(rounded_up(needed)),
         )
     num_queries = min(_MOST_QUERIES, budget_bytes // 4 // query_bytes)
     num_scores = budget_bytes // 4 // score_bytes  # of a tile

@@ -78,7 +78,7 @@ class KnowledgeTask:
                 num_relations=tables[RELATION].num_nodes,
             ),
             config=config,
-            negatives=parse_negatives(config.negatives),
+            negatives=parse_negatives(config.negatives_of("kg")),
             objective=TrueTriples(settings.knowledge.margin if name in _MARGIN_MODELS else None),
             evaluated=evaluated_tables(dataset, config, dataset.link_table(config.edges)),
         )

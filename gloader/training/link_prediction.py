@@ -89,7 +89,7 @@ class LinkPrediction:
         config = settings.links
         require_link_tables(dataset)
         require_no_classes(settings)
-        negatives, metric = parse_negatives(config.negatives), parse_metric(config.metric)
+        negatives, metric = parse_negatives(config.negatives_of("link")), parse_metric(config.metric)
         if isinstance(negatives, Uniform) and negatives.shared:
             raise ConfigError(
                 f"--negatives {negatives} are for knowledge graphs (--task kg), and --task link scores pairs; give "

@@ -162,7 +162,10 @@ def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
         return _num_inputs(spec.encoder, batch) + 2 * spec.encoder.out_dim * num_pairs
     if isinstance(spec, KnowledgeSpec):
         num_pairs = 0 if batch.links is None else len(batch.links.pairs)
-        return spec.dim * (len(batch.node_arrays[0]) + 3 * num_pairs)
+        num_wrong = 0 if batch.links is None or batch.links.shared is None else batch.links.shared.size
+        # A triple has a score with each negative, for which rotate makes a row.
+        score_width = spec.dim if spec.name == "rotate" else 1
+        return spec.dim * (len(batch.node_arrays[0]) + 3 * num_pairs) + num_pairs * num_wrong * score_width
     schema = spec.schema
     num_edges = sum(block.num_edges for block in batch.all_blocks)
     learned_width = schema.learned_dim or spec.config.hidden

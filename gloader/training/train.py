@@ -586,12 +586,14 @@ def _check(settings: TrainSettings, files: RunFiles) -> None:
 
 
 def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
-    """Return ``settings`` with the host cache in bytes, the task and its metric by name, and without unused data.
+    """Return ``settings`` with the host cache in bytes, the task, metric and negatives by name, and no unused data.
 
     The rows of a task table with times get its time strategy and bound, unless the settings have one. An MLP uses no
     neighbours: its hops sample none. Models of hop columns have one hop without neighbours, and read the seeds' rows in
     windows. Edge features are loaded only for models that use them.
     """
+    links = replace(settings.links, negatives=settings.links.negatives_of(settings.task))
+    settings = replace(settings, links=links)
     loader = settings.loader
     loader = loader.changed(cache=loader.memory.cache_bytes(dataset.feature_bytes))
     if settings.task == "kg":

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import errno
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from gloader.core.malformed import MALFORMED, shown
 from gloader.core.records import Records
 from gloader.core.version import __version__
 from gloader.errors import ConfigError, FormatError, StoreOpenError
+from gloader.ssd_store.embedding.damage import damage
 from gloader.ssd_store.embedding.initial_rows import InitialRows
 from gloader.ssd_store.embedding.sorted_run import run_files
 from gloader.ssd_store.format.format import FORMAT_VERSION, read_manifest
@@ -38,27 +39,20 @@ _RECORDS: Final = Records(InitialRows=InitialRows)
 class _Metadata:
     """The content of a record beside the arrays."""
 
-    number: int
-    num_rows: int
-    num_steps: int
-    initial: InitialRows
-    runs: tuple[str, ...]
-    facts: Any
-    record_facts: Any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingRecord:
-    """A commit record of an embedding table."""
-
     number: int  # records are counted, so the newest has the largest number
     num_rows: int  # N
     num_steps: int  # optimizer steps that made the rows
     initial: InitialRows  # the formula for rows in no run
     runs: tuple[str, ...]  # names of the runs, the newest first
+    facts: Any  # a dict of JSON values, from the creation of the table
+    record_facts: Any  # a dict of JSON values, of this record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingRecord(_Metadata):
+    """A commit record of an embedding table."""
+
     arrays: tuple[tuple[ArrayRecord, ...], ...]  # of each run: the rows, then the ids if it has them
-    facts: dict[str, Any]  # JSON values, from the creation of the table
-    record_facts: dict[str, Any]  # JSON values, of this record
 
     def write(self, path: Path, *, os_io: OsIO = REAL_OS) -> None:
         """Replace the record at ``path``. On return it is on the device.
@@ -74,13 +68,9 @@ class EmbeddingRecord:
             kind=EMBEDDING_TABLE,
             arrays={record.name: record for run in self.arrays for record in run},
             metadata={
-                "number": self.number,
-                "num_rows": self.num_rows,
-                "num_steps": self.num_steps,
+                **{field.name: getattr(self, field.name) for field in fields(_Metadata)},
                 "initial": {**asdict(self.initial), "state": list(self.initial.state)},
                 "runs": list(self.runs),
-                "facts": self.facts,
-                "record_facts": self.record_facts,
             },
             required_features=(EMBEDDING_FEATURE,),
             created_by=f"gloader {__version__}",
@@ -104,7 +94,8 @@ class EmbeddingRecord:
         FormatError, VersionError, ChecksumError
             It is damaged, or written by an unknown version.
         """
-        manifest = read_manifest(path.parent, path.name, os_io=os_io)
+        with damage(lambda _: "restore it from a copy, or move it away and open another record of the table"):
+            manifest = read_manifest(path.parent, path.name, os_io=os_io)
         if manifest.kind != EMBEDDING_TABLE or manifest.format_version != FORMAT_VERSION:
             raise FormatError(
                 f"{path}: the record of a {shown(manifest.kind)} in format version {manifest.format_version}, not of "
@@ -120,16 +111,7 @@ class EmbeddingRecord:
         arrays = tuple(_arrays_of(path, run, left, metadata) for run in metadata.runs)
         if left or len(set(metadata.runs)) != len(metadata.runs):
             raise FormatError(f"{path}: the runs {shown(metadata.runs)} and the arrays do not match")
-        return cls(
-            number=metadata.number,
-            num_rows=metadata.num_rows,
-            num_steps=metadata.num_steps,
-            initial=metadata.initial,
-            runs=metadata.runs,
-            arrays=arrays,
-            facts=metadata.facts,
-            record_facts=metadata.record_facts,
-        )
+        return cls(arrays=arrays, **{each.name: getattr(metadata, each.name) for each in fields(metadata)})
 
 
 def _arrays_of(

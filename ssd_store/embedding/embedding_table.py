@@ -37,7 +37,7 @@ from gloader.ssd_store.embedding.embedding_record import (
     record_path,
     run_number,
 )
-from gloader.ssd_store.embedding.row_buffer import RowBuffer
+from gloader.ssd_store.embedding.row_buffer import RowBuffer, buffered_row_bytes
 from gloader.ssd_store.embedding.run_merge import MAX_RUNS, MAX_TABLES, MERGE_BYTES
 from gloader.ssd_store.embedding.run_set import LANE_BYTES, RunSet
 from gloader.ssd_store.embedding.sorted_run import IDS_PER_PAGE, NO_COST, FormulaRun
@@ -49,7 +49,7 @@ from gloader.ssd_store.write.array_writer import BUFFER_BYTES as WRITE_BYTES
 from gloader.ssd_store.write.atomic_file import LockedFolder, holder_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from types import TracebackType
 
     from numpy.typing import NDArray
@@ -59,8 +59,15 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-BUFFER_BYTES: Final = 64 * 2**20  # most memory of the append buffer, if no size is given
-_LEAST_BUFFER_BYTES: Final = 2**20  # least memory of it
+# Least memory of the append buffer, unless the table is smaller: a checkpoint forces few files to the device.
+_LEAST_BUFFER_BYTES: Final = 8 * 2**20
+# With a buffer of 1/40 of the table's rows, 1.8 bytes are written for each byte of dirty rows with uniform ids and 1.3
+# with skewed ones; with 1/80 they are 2.0 and 1.6, with 1/160 2.6 and 1.8
+# (experiments/results/2026-11-29-embedding_writes.md).
+_BUFFER_SHARE: Final = 40
+# The buffer has at most a quarter of the rows in slots, so the memory budget bounds it. It has 1/40 of the table if a
+# tenth of the rows is in slots, and 1/80 if a twentieth is.
+_SLOTS_SHARE: Final = 4
 _STEP_BYTES: Final = 4 * 2**20  # bytes of rows that are gathered together while a run is written
 _OWNER_ONLY: Final = 0o700
 _ATTEMPTS: Final = 5  # attempts of a reader to open a record that a writer keeps replacing
@@ -78,14 +85,12 @@ class EmbeddingTable:
         The table's folder.
     record : EmbeddingRecord
         The record with the rows to begin with.
-    runs : RunSet
-        The runs, without those of the record.
-    newest : int
-        The number of the record that was committed last.
+    records : mapping
+        The records in the folder, by name; for a reader perhaps only this one.
+    next_run : int
+        Number of the next new run.
     lock : LockedFolder, optional
         The folder's lock; None if the table is read-only.
-    buffer_bytes : int
-        Memory of the append buffer; None means that it follows from the table's size.
     os_io : OsIO
         The system calls.
     """
@@ -94,11 +99,10 @@ class EmbeddingTable:
         self,
         folder: Path,
         record: EmbeddingRecord,
-        runs: RunSet,
+        records: Mapping[str, EmbeddingRecord],
         *,
-        newest: int,
+        next_run: int,
         lock: LockedFolder | None,
-        buffer_bytes: int | None,
         os_io: OsIO,
     ) -> None:
         self.folder = folder
@@ -106,19 +110,27 @@ class EmbeddingTable:
         self.width = record.initial.width
         self.initial = record.initial
         self._record = record
-        self._newest = newest
-        self._runs = runs
+        self._newest = max((each.number for each in records.values()), default=0)
+        self._runs = RunSet(
+            folder,
+            num_rows=record.num_rows,
+            initial=record.initial,
+            named={name: each.runs for name, each in records.items()},
+            next_run=next_run,
+            os_io=os_io,
+        )
         self._lock = lock
         self._os_io = os_io
         self._formula = FormulaRun(record.initial, record.num_rows)
         self._writing = threading.Lock()  # one append, commit, forget or close at a time
         try:
-            if buffer_bytes is None:
-                buffer_bytes = default_buffer_bytes(self.num_rows, self.width)
-            self._buffer = None if lock is None else RowBuffer(buffer_bytes, self.width)
-            runs.open(record.runs, record.arrays)
+            self.buffer_rows = append_buffer_rows(
+                self.num_rows, self.width
+            )  # appended rows that become a run
+            self._buffer = None if lock is None else RowBuffer(self.buffer_rows, self.width)
+            self._runs.open(record.runs, record.arrays)
         except BaseException:
-            runs.close(remove=False)
+            self._runs.close(remove=False)
             raise
 
     @classmethod
@@ -129,7 +141,6 @@ class EmbeddingTable:
         num_rows: int,
         initial: InitialRows,
         facts: Mapping[str, Any],
-        buffer_bytes: int | None = None,
         os_io: OsIO = REAL_OS,
     ) -> Self:
         """Create a table and open it. It takes no disk space until rows are appended, and has no record yet.
@@ -144,15 +155,13 @@ class EmbeddingTable:
             The formula for the rows.
         facts : mapping
             JSON values that every record of the table keeps.
-        buffer_bytes : int
-            Memory of the append buffer; by default it follows from the table's size.
         os_io : OsIO
             The system calls.
 
         Raises
         ------
         ConfigError
-            ``num_rows`` or ``buffer_bytes`` is too small.
+            ``num_rows`` is out of range.
         StoreExistsError, StoreLockedError, StoreWriteError
             The folder holds a table or other files, another process writes to it, or the file system refuses.
         """
@@ -175,9 +184,9 @@ class EmbeddingTable:
         try:
             with write_errors(folder, "creating the embedding table", os_io=os_io):
                 _remove_rest(folder, os_io)
+                os_io.chmod(folder, _OWNER_ONLY)  # it may have been there, open to others
                 os_io.fsync_dir(folder.parent)
-            runs = RunSet(folder, num_rows=num_rows, initial=initial, named={}, next_run=1, os_io=os_io)
-            return cls(folder, record, runs, newest=0, lock=lock, buffer_bytes=buffer_bytes, os_io=os_io)
+            return cls(folder, record, {}, next_run=1, lock=lock, os_io=os_io)
         except BaseException:
             with suppress(OSError):  # refused if the folder has files
                 os_io.rmdir(folder)
@@ -191,7 +200,6 @@ class EmbeddingTable:
         *,
         record: str | None = None,
         is_read_only: bool = False,
-        buffer_bytes: int | None = None,
         os_io: OsIO = REAL_OS,
     ) -> Self:
         """Open the rows of a record.
@@ -207,8 +215,6 @@ class EmbeddingTable:
             The record's name; by default the record that was committed last.
         is_read_only : bool
             Open for reading only.
-        buffer_bytes : int
-            Memory of the append buffer; unused if the table is read-only.
         os_io : OsIO
             The system calls.
 
@@ -221,7 +227,7 @@ class EmbeddingTable:
         StoreLockedError, StoreWriteError
             Another process writes to the table, or the folder cannot be written.
         ConfigError
-            ``record`` is no valid name, or ``buffer_bytes`` is too small.
+            ``record`` is no valid name.
         """
         folder = Path(folder).absolute()
         if record is not None:
@@ -237,16 +243,8 @@ class EmbeddingTable:
             chosen = _chosen(folder, record, records)
             kept = {run for each in records.values() for run in each.runs}
             _remove_unnamed(folder, names, kept, os_io)
-            runs = RunSet(
-                folder,
-                num_rows=chosen.num_rows,
-                initial=chosen.initial,
-                named={name: each.runs for name, each in records.items()},
-                next_run=1 + max((run_number(name) or 0 for name in names), default=0),
-                os_io=os_io,
-            )
-            newest = max(each.number for each in records.values())
-            return cls(folder, chosen, runs, newest=newest, lock=lock, buffer_bytes=buffer_bytes, os_io=os_io)
+            next_run = 1 + max((run_number(name) or 0 for name in names), default=0)
+            return cls(folder, chosen, records, next_run=next_run, lock=lock, os_io=os_io)
         except BaseException:
             lock.release()
             raise
@@ -259,16 +257,10 @@ class EmbeddingTable:
             try:
                 names = _listed(folder, os_io)
                 wanted = names if record is None else [name for name in names if name == f"{record}.json"]
-                chosen = _chosen(folder, record, _read_records(folder, wanted, os_io))
-                runs = RunSet(
-                    folder,
-                    num_rows=chosen.num_rows,
-                    initial=chosen.initial,
-                    named={},
-                    next_run=0,
-                    os_io=os_io,
+                records = _read_records(folder, wanted, os_io)
+                return cls(
+                    folder, _chosen(folder, record, records), records, next_run=0, lock=None, os_io=os_io
                 )
-                return cls(folder, chosen, runs, newest=0, lock=None, buffer_bytes=0, os_io=os_io)
             except StoreOpenError:
                 # A commit may have replaced a record, and removed its files, since the folder was listed.
                 if attempt == attempts[-1]:
@@ -289,11 +281,6 @@ class EmbeddingTable:
     def records(self) -> tuple[str, ...]:
         """Names of the records, which a writer knows; sorted."""
         return self._runs.records
-
-    @property
-    def resident_bytes(self) -> int:
-        """Bytes of memory that the runs hold now: the page checksums and the first id of each page of ids."""
-        return sum(run.num_bytes for run in self._runs.runs)
 
     @property
     def bytes_read(self) -> int:
@@ -360,17 +347,31 @@ class EmbeddingTable:
             # The buffer is copied from in the same moment, because its rows are about to be in a run.
             left = np.arange(ids.shape[0]) if self._buffer is None else self._buffer.take(ids, at, out)
         try:
-            for run in runs:
-                if not left.shape[0]:
-                    break
-                found, places, looked_up = run.find(self._runs.lane, ids[left])
-                cost += looked_up
-                if found.shape[0]:
-                    cost += run.read_into(self._runs.lane, places, out, at[left[found]])
-                    left = np.delete(left, found)
+            with self._runs.damage():
+                for run in runs:
+                    if not left.shape[0]:
+                        break
+                    found, places, looked_up = run.find(self._runs.lane, ids[left])
+                    cost += looked_up
+                    if found.shape[0]:
+                        cost += run.read_into(self._runs.lane, places, out, at[left[found]])
+                        left = np.delete(left, found)
         finally:
             self._runs.unpin(runs, cost)
         return at, left, cost
+
+    def resize_buffer(self, num_rows: int) -> None:
+        """Let the append buffer hold ``num_rows`` rows, see `append_buffer_rows`. It is written to the disk first.
+
+        Raises
+        ------
+        StoreWriteError, StoreError
+            As in `append`.
+        """
+        with self._writing:
+            self._write_buffer(self._writable())
+            with self._runs.lock:
+                self.buffer_rows, self._buffer = num_rows, RowBuffer(num_rows, self.width)
 
     def append(self, ids: IdArray, rows: NDArray[np.float32]) -> None:
         """Append new versions of rows. They are read from now on, and survive a crash after the next commit.
@@ -401,9 +402,12 @@ class EmbeddingTable:
         rows = plain_array(rows)  # a kernel would be compiled again for a read-only array
         with self._writing:
             buffer = self._writable()
-            if ids.shape[0] >= buffer.capacity:
+            if ids.shape[0] >= self.buffer_rows:
                 self._write_buffer(buffer)
-                self._write_rows(ids, rows)
+                order = np.argsort(ids)
+                if np.any(ids[order[1:]] == ids[order[:-1]]):
+                    raise ShapeError("ids must be distinct, and an id repeats")
+                self._write_run(len(order), ((ids[part], rows[part]) for part in self._parts(order)), buffer)
                 return
             while True:
                 with self._runs.lock:
@@ -549,23 +553,18 @@ class EmbeddingTable:
 
     def _write_buffer(self, buffer: RowBuffer) -> None:
         """Write the buffered rows to a run, and empty the buffer."""
-        if not len(buffer):
-            return
-        order = buffer.order()
-        run = self._runs.written(len(order), (buffer.numbered(part) for part in self._parts(order)))
+        if len(buffer):
+            order = buffer.order()
+            self._write_run(len(order), (buffer.numbered(part) for part in self._parts(order)), buffer)
+
+    def _write_run(
+        self, count: int, chunks: Iterable[tuple[IdArray, NDArray[np.float32]]], buffer: RowBuffer
+    ) -> None:
+        """Write ``count`` rows, ascending by id, to a run. They are all rows of the buffer, or it is empty."""
+        run = self._runs.written(count, chunks)
         with self._runs.lock:
             self._runs.add(run)
             buffer.clear()
-        self._runs.merge_if_due()
-
-    def _write_rows(self, ids: IdArray, rows: NDArray[np.float32]) -> None:
-        """Write rows (M, width) to a run."""
-        order = np.argsort(ids)
-        if np.any(ids[order[1:]] == ids[order[:-1]]):
-            raise ShapeError("ids must be distinct, and an id repeats")
-        run = self._runs.written(len(order), ((ids[part], rows[part]) for part in self._parts(order)))
-        with self._runs.lock:
-            self._runs.add(run)
         self._runs.merge_if_due()
 
     def _parts(self, order: IdArray) -> Iterator[IdArray]:
@@ -574,32 +573,32 @@ class EmbeddingTable:
         return (order[start : start + step] for start in range(0, len(order), step))
 
 
-def default_buffer_bytes(num_rows: int, width: int) -> int:
-    """Return the memory of the append buffer of a table: an eighth of the rows, within bounds. Pure."""
-    return min(max(num_rows * width * 4 // 8, _LEAST_BUFFER_BYTES), BUFFER_BYTES)
+def append_buffer_rows(num_rows: int, width: int, num_slots: int = 0) -> int:
+    """Return the rows of the append buffer of a table of which ``num_slots`` rows are in memory besides. Pure."""
+    least = min(_LEAST_BUFFER_BYTES // buffered_row_bytes(width), num_rows)
+    return max(min(num_rows // _BUFFER_SHARE, num_slots // _SLOTS_SHARE), least, 1)
 
 
-def table_bytes(num_rows: int, width: int, buffer_bytes: int | None = None) -> int:
+def table_bytes(num_rows: int, width: int, buffer_rows: int) -> int:
     """Return the memory of an open table, at most, in bytes. Pure.
 
-    A read takes about 64 bytes more for each of its ids, and an append of more than ``buffer_bytes`` 16 for each.
+    A read takes about 64 bytes more for each of its ids, and an append of more than ``buffer_rows`` 16 for each.
 
     Parameters
     ----------
     num_rows : N
     width : number of float32 in a row
-    buffer_bytes : memory of the append buffer; None means the default
+    buffer_rows : rows of the append buffer
     """
-    if buffer_bytes is None:
-        buffer_bytes = default_buffer_bytes(num_rows, width)
     # While runs are merged, new ones come until there are `MAX_TABLES` + 1 tables, and the merge makes one more.
-    rows = (MAX_TABLES + 2) * num_rows + buffer_bytes // (4 * width)
+    rows = (MAX_TABLES + 2) * num_rows + buffer_rows
     row_pages = rows * 4 * width // PAGE_BYTES + 4 * MAX_RUNS
     id_pages = rows // IDS_PER_PAGE + 4 * MAX_RUNS
     index = 8 * row_pages + (8 + 8) * id_pages  # checksums, and the first id of each page of ids
     # A new run of the buffer and a merged one may be written at the same time, each with two files of two buffers. A
     # small table cannot fill them.
     writing = 2 * (2 * 2 * WRITE_BYTES) + 2 * _STEP_BYTES + 2 * MERGE_BYTES
+    buffer_bytes = buffer_rows * buffered_row_bytes(width)
     return buffer_bytes + 2 * LANE_BYTES + min(writing, 8 * 4 * width * num_rows) + index
 
 

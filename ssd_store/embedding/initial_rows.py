@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from gloader.errors import ConfigError, ShapeError
-from gloader.ssd_store.embedding.embedding_kernels import NORMAL, UNIFORM, ZEROS, fill_rows
+from gloader.ssd_store.embedding.table_kernels import NORMAL, UNIFORM, ZEROS, fill_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gloader.errors import ConfigError
-from gloader.ssd_store.embedding.embedding_kernels import put_rows, take_rows
+from gloader.ssd_store.embedding.table_kernels import put_rows, take_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,27 +18,22 @@ if TYPE_CHECKING:
 _INDEX_BYTES: Final = 8 + 4 * 4 + 8
 
 
+def buffered_row_bytes(width: int) -> int:
+    """Return the bytes of memory for a row of ``width`` float32. Pure."""
+    return 4 * width + _INDEX_BYTES
+
+
 class RowBuffer:
     """Rows by id, of which the newest version stays. Takes its memory at once. Not thread-safe.
 
     Parameters
     ----------
-    num_bytes : limit of the memory
+    capacity : largest number of rows, at least 1; above 2**30 it is 2**30
     width : number of float32 in a row
-
-    Raises
-    ------
-    ConfigError
-        The memory does not hold a row.
     """
 
-    def __init__(self, num_bytes: int, width: int) -> None:
-        row_bytes = 4 * width + _INDEX_BYTES
-        capacity = min(num_bytes // row_bytes, 2**30)  # the index has numbers of 32 bits
-        if capacity < 1:
-            raise ConfigError(
-                f"buffer_bytes={num_bytes} does not hold a row; it must be at least {row_bytes}"
-            )
+    def __init__(self, capacity: int, width: int) -> None:
+        capacity = min(capacity, 2**30)  # the index has numbers of 32 bits
         self._ids = np.empty(capacity, np.int64)
         self._rows = np.empty((capacity, width), np.float32)
         self._index = np.full(1 << (2 * capacity - 1).bit_length(), -1, np.int32)

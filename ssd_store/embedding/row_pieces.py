@@ -420,7 +420,9 @@ class RowPieces:
             raise
         self.bytes_written += pieces.bytes_written
         for owner, (batch, places) in enumerate(parts):
-            part = _FilePart(pieces=pieces, owner=owner, ids=self._ids[places], is_dirty=self._is_dirty[places])
+            part = _FilePart(
+                pieces=pieces, owner=owner, ids=self._ids[places], is_dirty=self._is_dirty[places]
+            )
             self._parts.setdefault(batch, []).append(part)
             self._num_spilled += len(places)
 

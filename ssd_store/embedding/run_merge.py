@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gloader.ssd_store.embedding.sorted_run import IDS_PER_PAGE, FormulaRun, Run, RunWriter, SortedRun
+from gloader.ssd_store.embedding.sorted_run import IDS_PER_PAGE, FormulaRun, RunWriter, SortedRun
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class RunMerge:
         ChecksumError, StoreReadError, TruncatedStoreError
             A run is damaged or unreadable.
         """
-        runs: tuple[Run, ...] = self._runs
+        runs: tuple[SortedRun | FormulaRun, ...] = self._runs
         is_dense = any(run.is_dense for run in self._runs)
         count = self._num_rows
         if not is_dense:
@@ -116,7 +116,9 @@ class RunMerge:
                     self._check()
             return writer.finish()
 
-    def _merged_ids(self, runs: Sequence[Run]) -> Iterator[tuple[IdArray, IdArray, IdArray]]:
+    def _merged_ids(
+        self, runs: Sequence[SortedRun | FormulaRun]
+    ) -> Iterator[tuple[IdArray, IdArray, IdArray]]:
         """Yield ascending ids, each once, with the newest run that has it, and its place in this run."""
         block = -(-self._step // len(runs) // IDS_PER_PAGE) * IDS_PER_PAGE
         heads = [np.empty(0, np.int64) for _ in runs]  # the next ids of each run

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 import threading
 from typing import TYPE_CHECKING, Final
 
 from gloader.core.signals import Cancellation, thread_errors
 from gloader.errors import ChannelClosedError, StoreError, StoreWriteError
+from gloader.ssd_store.embedding.damage import damage
 from gloader.ssd_store.embedding.run_merge import MAX_RUNS, MAX_TABLES, RunMerge, plan_merge
 from gloader.ssd_store.embedding.sorted_run import NO_COST, RunWriter, SortedRun, remove_run
 from gloader.ssd_store.os_io import REAL_OS, OsIO, require_free_space, write_errors
@@ -16,6 +18,7 @@ from gloader.ssd_store.read.lane import ReadLane
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     import numpy as np
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 LANE_BYTES: Final = 8 * 2**20  # bounce memory of the lane for reads, and of the lane for merges
+_RUN_FILE: Final = re.compile(r"(run-[1-9][0-9]*)\.(?:rows|ids)\.")
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -168,14 +172,32 @@ class RunSet:
         return run
 
     def _opened(self, name: str, arrays: tuple[ArrayRecord, ...], *, is_on_device: bool) -> SortedRun:
-        return SortedRun(
-            self._folder,
-            name,
-            arrays,
-            num_rows=self._num_rows,
-            lane=self.lane,
-            is_on_device=is_on_device,
-            os_io=self._os_io,
+        with self.damage():
+            return SortedRun(
+                self._folder,
+                name,
+                arrays,
+                num_rows=self._num_rows,
+                lane=self.lane,
+                is_on_device=is_on_device,
+                os_io=self._os_io,
+            )
+
+    def damage(self) -> AbstractContextManager[None]:
+        """Let errors of damaged runs name the records that need them."""
+        return damage(self._advice)
+
+    def _advice(self, text: str) -> str:
+        """Return the advice for the damaged file that ``text`` names."""
+        run = next((match[1] for match in _RUN_FILE.finditer(text)), None)
+        with self.lock:
+            records = [f"{name!r}" for name, runs in sorted(self._named.items()) if run in runs]
+        if not records:
+            return "no record needs it: open the table again, and train on from its last record"
+        return (
+            f"the table's {'record' if len(records) == 1 else 'records'} {' and '.join(records)} "
+            f"{'needs' if len(records) == 1 else 'need'} it: open an earlier record with record=..., or train again "
+            "from a checkpoint"
         )
 
     def _new_name(self) -> str:
@@ -297,7 +319,8 @@ class RunSet:
             check=lambda: self._cancellation.raise_if_set("the merge"),
         )
         name = self._new_name()
-        arrays = merge.write(self._folder, name, os_io=self._os_io)
+        with self.damage():
+            arrays = merge.write(self._folder, name, os_io=self._os_io)
         self._os_io.kill_point("embedding.after_merge")
         with self.lock:
             self.bytes_read += sum(merge.costs, NO_COST).bytes_read

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
@@ -49,28 +49,8 @@ def run_files(name: str) -> tuple[str, ...]:
     return tuple(f"{name}.{part}.{kind}" for part in ("ids", "rows") for kind in ("npy", "pages"))
 
 
-class Run(Protocol):
-    """Rows sorted by id, at places 0..len-1."""
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        ...
-
-    def find(self, lane: ReadLane, ids: IdArray) -> tuple[IdArray, IdArray, ReadStats]:
-        """Look up ``ids`` (M,), ascending: the positions (n,) in ``ids`` of those that are here, and their places."""
-        ...
-
-    def ids_at(self, lane: ReadLane, first: int, past: int) -> tuple[IdArray, ReadStats]:
-        """Return the ids at the places ``first`` to ``past - 1``."""
-        ...
-
-    def read_into(self, lane: ReadLane, places: IdArray, out: NDArray[np.float32], at: IdArray) -> ReadStats:
-        """Read the rows at ``places`` (n,), ascending, into the rows ``at`` (n,) of ``out``."""
-        ...
-
-
 class FormulaRun:
-    """All rows of a table as they were before the first training.
+    """All rows of a table as they were before the first training, with the methods of `SortedRun` that a merge calls.
 
     Parameters
     ----------
@@ -86,22 +66,20 @@ class FormulaRun:
         """Return the number of rows."""
         return self._num_rows
 
-    def find(self, _lane: ReadLane, ids: IdArray) -> tuple[IdArray, IdArray, ReadStats]:
-        """See `Run.find`."""
-        return np.arange(ids.shape[0]), ids, NO_COST
-
     def ids_at(self, _lane: ReadLane, first: int, past: int) -> tuple[IdArray, ReadStats]:
-        """See `Run.ids_at`."""
+        """See `SortedRun.ids_at`."""
         return np.arange(first, past), NO_COST
 
     def read_into(self, _lane: ReadLane, places: IdArray, out: NDArray[np.float32], at: IdArray) -> ReadStats:
-        """See `Run.read_into`."""
+        """See `SortedRun.read_into`."""
         self._initial.fill(places, out, at=at)
         return NO_COST
 
 
 class SortedRun:
-    """A stored run, open for reading. Thread-safe. Owns two descriptors until `close`; no read may be in progress then.
+    """A stored run, open for reading: rows sorted by id, at places 0..len-1.
+
+    Thread-safe. Owns two descriptors until `close`; no read may be in progress then.
 
     Parameters
     ----------
@@ -171,7 +149,7 @@ class SortedRun:
         return sum(record.file_bytes for record in self.arrays)
 
     def find(self, lane: ReadLane, ids: IdArray) -> tuple[IdArray, IdArray, ReadStats]:
-        """See `Run.find`."""
+        """Look up ``ids`` (M,), ascending: the positions (n,) in ``ids`` of those that are here, and their places."""
         if self._ids is None:
             return np.arange(ids.shape[0]), ids, NO_COST
         page = np.searchsorted(self._fences, ids, side="right") - 1  # -1 before the first id
@@ -196,7 +174,7 @@ class SortedRun:
         return np.concatenate(found), np.concatenate(places), cost
 
     def ids_at(self, lane: ReadLane, first: int, past: int) -> tuple[IdArray, ReadStats]:
-        """See `Run.ids_at`."""
+        """Return the ids at the places ``first`` to ``past - 1``."""
         if self._ids is None:
             return np.arange(first, past), NO_COST
         pages = np.arange(first // IDS_PER_PAGE, -(-past // IDS_PER_PAGE))
@@ -205,7 +183,7 @@ class SortedRun:
         return content[first - skipped : past - skipped], cost
 
     def read_into(self, lane: ReadLane, places: IdArray, out: NDArray[np.float32], at: IdArray) -> ReadStats:
-        """See `Run.read_into`."""
+        """Read the rows at ``places`` (n,), ascending, into the rows ``at`` (n,) of ``out``."""
         return self._rows.read_rows_into(lane, RowRequest(rows=places, position=at, is_sorted=True), out)
 
     def sync(self) -> None:

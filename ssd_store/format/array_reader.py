@@ -20,6 +20,7 @@ from gloader.core.ids import as_ids, outside
 from gloader.errors import ChecksumError, ShapeError
 from gloader.ssd_store.format.checksum import PAGE_BYTES, Digest, checksum_pages, digest_of, num_pages_of
 from gloader.ssd_store.format.format import DATA_OFFSET, ArrayRecord, open_error, read_exactly, stored_dtype
+from gloader.ssd_store.format.manifest import RESTORE, VERIFY
 from gloader.ssd_store.os_io import REAL_OS, Descriptor, OsIO
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def known_page_checksums(
             if not os_io.refetch(fd, DATA_OFFSET):
                 raise ChecksumError(
                     f"{path}: the page checksums of {record.name!r} do not match the digest {record.digest} of the "
-                    "commit record; the file is damaged: restore it from a copy or prepare it again"
+                    f"commit record; the file is damaged: {RESTORE}"
                 )
     checksums.flags.writeable = False
     return checksums
@@ -187,8 +188,7 @@ def damaged_pages(path: Path, record: ArrayRecord, pages: NDArray[np.integer[Any
     also = f" (also {'pages' if len(pages) > 2 else 'page'} {others})" if others else ""
     return ChecksumError(
         f"{path}: page {int(pages[0])} at byte {DATA_OFFSET + first}, with rows {first // row_bytes} to {last_row}, "
-        f"does not match its checksum{also}: the file was damaged after it was written; "
-        "run `gloader verify`, then restore the file or prepare it again"
+        f"does not match its checksum{also}: the file was damaged after it was written; " + VERIFY
     )
 
 
@@ -250,7 +250,7 @@ def read_pages(
     if running.hexdigest() != record.digest:
         raise ChecksumError(
             f"{path}: the bytes do not match the digest {record.digest} of the commit record; the file is damaged: "
-            "restore it from a copy or prepare it again (which pages are damaged is unknown: it has no page checksums)"
+            f"{RESTORE} (which pages are damaged is unknown: it has no page checksums)"
         )
 
 

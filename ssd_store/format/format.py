@@ -34,6 +34,7 @@ from gloader.ssd_store.format.manifest import (
     MAX_MANIFEST_BYTES,
     NODES,
     RELATIONS,
+    RESTORE,
     STORE_MANIFEST,
     ArrayRecord,
     JsonValue,
@@ -303,7 +304,7 @@ def read_exactly(
     if count < len(buffer):
         raise TruncatedStoreError(
             f"{path}: the file ends at byte {offset + count}, expected at least {offset + len(buffer)} "
-            "bytes; it was cut, restore it from a copy or prepare it again"
+            f"bytes; it was cut, {RESTORE}"
         )
 
 
@@ -311,8 +312,7 @@ def _check_size(path: Path, actual: int, expected: int) -> None:
     """Raise TruncatedStoreError or FormatError if a file has not exactly ``expected`` bytes."""
     if actual < expected:
         raise TruncatedStoreError(
-            f"{path}: the file has {actual} bytes, expected {expected}; "
-            "it was cut, restore it from a copy or prepare it again"
+            f"{path}: the file has {actual} bytes, expected {expected}; it was cut, {RESTORE}"
         )
     if actual > expected:
         raise FormatError(

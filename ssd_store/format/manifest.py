@@ -268,6 +268,10 @@ KEYS_FEATURE: Final = "node-keys"  # keys of nodes; an older build would give id
 EMBEDDING_FEATURE: Final = (
     "embedding-table"  # sorted runs of an embedding table, and rows in no run by a formula
 )
+# Advice in errors of files that are damaged or not readable. `embedding.damage` has other advice for embedding tables.
+RESTORE: Final = "restore it from a copy or prepare it again"
+VERIFY: Final = f"run `gloader verify`, then {RESTORE}"
+CHECK_DEVICE: Final = "check the device and `gloader verify`"
 # "int8-row-scale" is for int8 features with a float32 factor per row.
 KNOWN_FEATURES: Final = frozenset(
     {
@@ -413,7 +417,7 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
     if not head or data[-_TRAILER_BYTES:] != _trailer(head):
         raise ChecksumError(
             f"{path}: the manifest does not match its own checksum: it is damaged or was edited by hand; "
-            "restore it from a copy or prepare the data again"
+            + RESTORE
         )
     # An intact record may come from another program, so every field is still checked.
     body = _load_json(data, path)
@@ -601,7 +605,7 @@ def _check_versions(body: dict[str, Any], path: Path | str) -> None:
     if version not in READABLE_VERSIONS:
         raise VersionError(
             f"{path}: written in format version {shown(version)} by {fields.text('created_by')[:100]!r}, this build "
-            f"reads {' and '.join(map(str, READABLE_VERSIONS))}; use a matching build, or prepare the data again"
+            f"reads {' and '.join(map(str, READABLE_VERSIONS))}; use a matching build, or write the data anew"
         )
     expected = {"byte_order": BYTE_ORDER, "page_bytes": PAGE_BYTES, "data_offset": DATA_OFFSET}
     for key, value in expected.items():

@@ -20,6 +20,7 @@ from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.errors import StoreError, StoreOpenError, StoreReadError, TruncatedStoreError
 from gloader.ssd_store.format.format import open_error
+from gloader.ssd_store.format.manifest import CHECK_DEVICE, RESTORE
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, is_worth_repeating, open_regular
 from gloader.ssd_store.read.extents import ALIGNMENT
 
@@ -175,16 +176,14 @@ class DeviceFile:
             self._fall_back()
             return
         code = error.errno or errno.EIO
-        message = (
-            f"reading at byte {offset} failed: {os.strerror(code)}; check the device and `gloader verify`"
-        )
+        message = f"reading at byte {offset} failed: {os.strerror(code)}; {CHECK_DEVICE}"
         raise StoreReadError(code, message, str(self.path)) from error
 
     def _raise_truncated(self, offset: int, length: int) -> None:
         """Raise the error for a file that ends before ``length`` bytes from ``offset`` on."""
         message = (
             f"{self.path}: bytes {offset} to {offset + length} are needed, but the file now has "
-            f"{self.num_bytes}; it was truncated after it was opened: prepare it again"
+            f"{self.num_bytes}; it was truncated after it was opened: {RESTORE}"
         )
         raise TruncatedStoreError(message)
 

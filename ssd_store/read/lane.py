@@ -22,7 +22,7 @@ import numpy as np
 from gloader.core.aligned_memory import mapped_bytes
 from gloader.errors import ChecksumError, ConfigError, StoreError
 from gloader.ssd_store.format.checksum import FORMAT_VERSION
-from gloader.ssd_store.format.manifest import DATA_OFFSET
+from gloader.ssd_store.format.manifest import DATA_OFFSET, VERIFY
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.read.backend import ExecutorKind, PlainBackend, PreadPool, choose_executor
 from gloader.ssd_store.read.device_file import DIRECT_MODES, Direct
@@ -320,8 +320,7 @@ def mismatch(path: Path, page: int, rows: IdArray | None, *, row_bytes: int) -> 
         listed = f" (requested: {', '.join(str(row) for row in np.unique(on_page)[:5])})"
     return ChecksumError(
         f"{path}: page {page} at byte {DATA_OFFSET + page * ALIGNMENT}, with rows {first} to {last}{listed}, "
-        "does not match its checksum: the file was damaged after it was written; "
-        "run `gloader verify`, then restore the file or prepare it again"
+        f"does not match its checksum: the file was damaged after it was written; {VERIFY}"
     )
 
 

@@ -138,7 +138,11 @@ def _links(part: str, table: NumberTable, notes: ColumnNotes) -> KeyedLinks:
     if columns is None and not table.has_names and len(names) == 3:
         columns = (names[0], names[1], names[2])
     if columns is None:
-        text = f"the columns {listed(names)}" if table.has_names else f"{len(names)} columns without names"
+        text = (
+            f"the columns {listed(names)}"
+            if table.has_names
+            else f"{len(names)} {'column' if len(names) == 1 else 'columns'} without names"
+        )
         raise SourceError(
             f"{table.path} has {text}; name its columns {KNOWN_TRIPLES} (a table without names has three, in this "
             "order)"

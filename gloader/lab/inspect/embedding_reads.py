@@ -7,7 +7,7 @@ as a run does, for several numbers of slots.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,12 +16,13 @@ from gloader.cache import Trace
 from gloader.cache.write_plan import WritePlanner
 from gloader.lab.inspect.policy_misses import SHARES
 from gloader.plan.embedding_cost import TrafficCounter, predict_rows
+from gloader.ssd_store.embedding.embedding_table import append_buffer_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gloader.lab.inspect.policy_misses import AccessTrace
-    from gloader.plan.embedding_cost import RowCost, RowSizes, RowTraffic
+    from gloader.plan.embedding_cost import RowCost, RowTraffic, TableSizes
     from gloader.ssd_store.cost.io_rates import IoRates
 
 _WAITING_SHARE: Final = 4  # a loader has memory for waiting rows: a quarter of the slots'
@@ -31,7 +32,7 @@ _WAITING_SHARE: Final = 4  # a loader has memory for waiting rows: a quarter of 
 class EmbeddingReads:
     """The moved rows and the disk's work at each number of slots."""
 
-    storage: RowSizes
+    storage: TableSizes
     slot_bytes: int  # memory of a slot: the row, and its part of the planner
     epoch_batches: int  # batches per epoch
     slots: tuple[int, ...]
@@ -69,7 +70,7 @@ class EmbeddingReads:
 
 def inspect_embedding(
     trace: AccessTrace,
-    storage: RowSizes,
+    storage: TableSizes,
     rates: IoRates,
     *,
     slot_bytes: int,
@@ -81,7 +82,7 @@ def inspect_embedding(
     Parameters
     ----------
     trace : trace of an epoch's first batches, or of all batches
-    storage : the embedding's sizes
+    storage : the embedding's sizes; its buffer follows from the slots, as in a run
     rates : the disk's rates
     slot_bytes : memory of a slot
     superbatch : S, batches that a run plans together
@@ -94,13 +95,18 @@ def inspect_embedding(
     largest = max((len(nodes) for nodes in trace.accesses), default=1)
     slots = np.unique([max(round(share * trace.num_nodes), largest, 1) for share in shares]).tolist()
     traffic = [_traffic(parts, trace.num_nodes, capacity) for capacity in slots]
+    num_rows, width = storage.num_rows, storage.row_bytes // 4
+    buffers = [append_buffer_rows(num_rows, width, capacity) for capacity in slots]
     return EmbeddingReads(
         storage=storage,
         slot_bytes=slot_bytes,
         epoch_batches=trace.epoch_batches,
         slots=tuple(slots),
         traffic=tuple(traffic),
-        costs=tuple(predict_rows(each, storage, rates) for each in traffic),
+        costs=tuple(
+            predict_rows(each, replace(storage, buffer_rows=rows), rates)
+            for each, rows in zip(traffic, buffers, strict=True)
+        ),
     )
 
 

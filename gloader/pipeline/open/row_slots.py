@@ -19,7 +19,7 @@ from gloader.pipeline.open.device_rows import LARGER_THAN_PROBED
 from gloader.pipeline.sample import count_rows, distinct_rows
 from gloader.pipeline.trained_embedding import TrainedEmbedding
 from gloader.plan.demand import EmbeddingDemand
-from gloader.ssd_store.embedding.embedding_table import table_bytes
+from gloader.ssd_store.embedding.embedding_table import append_buffer_rows, table_bytes
 from gloader.ssd_store.embedding.row_pieces import WORK_BYTES, least_staging_bytes
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ def embedding_demands(
             num_bytes = room * _row_bytes(each) * table.num_rows // sum(given.table_bytes)
             num_bytes = max(num_bytes, step_rows * each_bytes)
         num_slots = min(num_bytes // each_bytes, table.num_rows)
+        buffer_rows = append_buffer_rows(table.num_rows, table.width, num_slots)
         row_bytes = _row_bytes(each)
         staging_bytes = max(num_slots * row_bytes // _STAGING_SHARE, least_staging_bytes(table.width))
         # A requested size may be as small as the measured batches. A larger batch then ends the run with an error.
@@ -122,13 +123,14 @@ def embedding_demands(
                 num_rows=table.num_rows,
                 batch_rows=batch_rows,
                 num_slots=num_slots,
+                buffer_rows=buffer_rows,
                 row_bytes=row_bytes,
                 folder=str(table.folder),
                 staging_bytes=staging_bytes,
                 fixed_bytes=num_slots * each_bytes
                 + staging_bytes
                 + WORK_BYTES
-                + table_bytes(table.num_rows, table.width)
+                + table_bytes(table.num_rows, table.width, buffer_rows)
                 + math.ceil(LARGER_THAN_PROBED * largest)
                 * _batch_row_bytes(each, dataset, num_ranks=given.num_ranks),
             )
@@ -165,6 +167,7 @@ def open_embeddings(
     ranks = given.ranks
     places: Sequence[SpillFolder | None] = spills or [None] * len(demands)
     for each, demand, spill in zip(given.trained, demands, places, strict=True):
+        each.table.resize_buffer(demand.buffer_rows)
         rows = EmbeddingRows(
             each.table,
             each.optimizer,

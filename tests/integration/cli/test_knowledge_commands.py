@@ -37,7 +37,7 @@ def test_prepare_says_how_to_train(tmp_path, capsys):
     write_parts(tmp_path / "graph", random_parts())
     assert main(["prepare", f"triples:{tmp_path}/graph", str(tmp_path / "data")]) == 0
     told = " ".join("".join(capsys.readouterr()).split())
-    assert "--task kg --negatives uniform:256,shared --model complex" in told
+    assert "--task kg --model complex" in told
     assert "train 90, valid 20, test 25" in told
 
 
@@ -110,11 +110,15 @@ def test_queries_are_answered_by_key(world, tmp_path, capsys, name, asks_heads):
 @pytest.mark.parametrize(
     ("text", "words", "message"),
     [
-        ("head,tail\ne1,e2\n", [], "has the columns c0, c1; name two, head and relation"),
-        ("head,relation,tail\ne1,r1,e2\n", [], "name two, head and relation"),
+        ("head,tail\ne1,e2\n", [], "has no header with these names; name two columns, head and relation"),
+        ("head,relation,tail\ne1,r1,e2\n", [], "name two columns, head and relation"),
         ("head,relation\ne1,r1\nnobody,r1\n", [], "row 1 has the key 'nobody', which no entity has"),
         ("head,relation\ne1,nothing\n", [], "row 0 has the key 'nothing', which no relation has"),
-        ("head,relation\ne1,r1\n", ["--layer", "1"], "leave --table, --pairs, --layer and --type out"),
+        (
+            "head,relation\ne1,r1\n",
+            ["--layer", "1"],
+            "leave --table, --pairs, --layer, --type and --probabilities out",
+        ),
     ],
 )
 def test_queries_that_have_no_answer_are_refused(world, tmp_path, capsys, text, words, message):

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from golden_files import CONTENTS, GOLDEN, KEYS, WRITERS, matrix, unpack
+from golden_files import CONTENTS, GOLDEN, KEYS, WRITERS, embedded_rows, matrix, unpack
 
 from gloader.core.loader_state import STATE_VERSION
 from gloader.dataset import Dataset
 from gloader.dataset.verify import verify_dataset
 from gloader.errors import RowNotHereError
 from gloader.loader import Loader
+from gloader.ssd_store import EmbeddingTable
 from gloader.ssd_store.format.format import FORMAT_VERSION, KNOWN_FEATURES, read_manifest
 from gloader.ssd_store.format.manifest import READABLE_VERSIONS
 from gloader.training.checkpoint.save import CHECKPOINT_VERSION, load_checkpoint
@@ -30,6 +31,7 @@ SHA256 = {
     "1-weighted.tar.xz": "53bb5c806c9ae983c483a0ad7b0c5cc2cc98ceec71f3f1c67fe535075a7aaca8",
     "2-bytes.tar.xz": "cd61953453b9ee04e42c9000df2d4749040270b5f8b1fbbcae2e1e188d7d9b42",
     "2-columns.tar.xz": "15e422ce5fdd0e568a0c0428b2d3c7a6fa64ff0f3400db916fea6997662e76ed",
+    "2-embedding.tar.xz": "6b72b4ee22248a76ddeedaf72fde08f90b32631e4604e123b3141e161f329ab9",
     "2-keyed.tar.xz": "948de4a5bd920a9854295418eebfa7f36e78ad926c3503d23befd8d04ece1faf",
     "2-linked.tar.xz": "04fcc285b86c3fd180f31100c12c049e2a2f784eff7d387b307e71fadb10fbd6",
     "2-part.tar.xz": "2c740e2028b0bc898c13465d1b368072e46e133bf98711a48a27076622a3eded",
@@ -55,6 +57,7 @@ FINGERPRINTS = {
     "2-weighted": "e8eab01a0b5411f1b37f73c7c44e32eb",
 }
 DATASETS = tuple(FINGERPRINTS)
+EMBEDDING = "2-embedding"  # a table, no dataset
 CHECKPOINTS = {
     "checkpoint-3": "1-weighted",
     "checkpoint-3-latest": "2-weighted",
@@ -69,7 +72,7 @@ WEIGHTS = {
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """Every archive, unpacked."""
     target = tmp_path_factory.mktemp("golden")
-    names = [*DATASETS, *CHECKPOINTS]
+    names = [*DATASETS, EMBEDDING, *CHECKPOINTS]
     return {name: unpack(GOLDEN / f"{name}.tar.xz", SHA256[f"{name}.tar.xz"], target) for name in names}
 
 
@@ -82,7 +85,8 @@ def test_every_version_and_every_feature_of_datasets_has_a_golden_file(golden: M
     manifests = [read_manifest(golden[name], "dataset.json") for name in DATASETS]
     versions = {manifest.format_version for manifest in manifests}
     assert versions == set(range(1, FORMAT_VERSION + 1)) == set(READABLE_VERSIONS)
-    assert {name for manifest in manifests for name in manifest.required_features} == KNOWN_FEATURES
+    table = read_manifest(golden[EMBEDDING], "last.json")
+    assert {name for each in (*manifests, table) for name in each.required_features} == KNOWN_FEATURES
     assert {manifest.kind for manifest in manifests} == {"dataset", "hetero"}
     dtypes = {record.dtype for manifest in manifests for record in manifest.arrays.values()}
     assert dtypes >= {"float32", "float16", "bfloat16", "int8", "int32", "int64"}
@@ -127,7 +131,22 @@ def test_a_part_of_an_earlier_build_has_the_rows_that_it_had(golden: Mapping[str
     assert not verify_dataset(golden["2-part"]).problems
 
 
-@pytest.mark.parametrize("name", [name for name in DATASETS if name.startswith(f"{FORMAT_VERSION}-")])
+def test_an_embedding_table_of_an_earlier_build_has_the_rows_of_its_records(
+    golden: Mapping[str, Path],
+) -> None:
+    for record, num_steps, position in (("best", 1, None), ("last", 3, [0, 2])):
+        with EmbeddingTable.open(golden[EMBEDDING], record=record, is_read_only=True) as table:
+            first = np.empty((table.num_rows, table.width), np.float32)
+            table.initial.fill(np.arange(table.num_rows), first)
+            found = np.concatenate([rows for _, rows in table.pieces(5)])
+            assert np.array_equal(found, embedded_rows(first)[record])
+            assert (table.num_steps, table.facts.get("position")) == (num_steps, position)
+            assert table.facts["made"] == "by hand"
+
+
+@pytest.mark.parametrize(
+    "name", [*(name for name in DATASETS if name.startswith(f"{FORMAT_VERSION}-")), EMBEDDING]
+)
 def test_this_build_writes_the_newest_version_as_it_was_written(
     golden: Mapping[str, Path], tmp_path: Path, name: str
 ) -> None:
@@ -162,13 +181,14 @@ def test_a_checkpoint_of_an_earlier_build_has_its_weights_and_predicts(
 
 
 def _contents(root: Path) -> dict[str, Any]:
-    """Return the files of a dataset by their names; the record as JSON, without the build and its own checksum."""
+    """Return the files of a folder by their names; records as JSON, without the build and their own checksums."""
     files: dict[str, Any] = {
         path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()
     }
-    record = json.loads(files["dataset.json"])
-    del record["created_by"], record["checksum"]
-    return files | {"dataset.json": record}
+    for name in [name for name in files if name.endswith(".json")]:
+        files[name] = json.loads(files[name])
+        del files[name]["created_by"], files[name]["checksum"]
+    return files
 
 
 def _require_same(found: Any, expected: Any, where: str) -> None:

@@ -46,6 +46,14 @@ def _raises(error: type[Exception], text: str) -> Any:
     return pytest.raises(error, match=text.replace("(", r"\(").replace(")", r"\)"))
 
 
+def test_the_append_buffer_follows_from_the_table_and_the_slots(
+    typed: Dataset, embedding: gloader.NodeEmbedding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gloader.ssd_store.embedding.embedding_table._LEAST_BUFFER_BYTES", 1)
+    with _loader(typed, embedding):
+        assert embedding._rows.table.buffer_rows == AUTHORS // 40 > 1
+
+
 def test_each_batch_is_stepped_or_skipped_before_the_next(
     typed: Dataset, embedding: gloader.NodeEmbedding
 ) -> None:

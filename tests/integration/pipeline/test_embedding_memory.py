@@ -24,7 +24,7 @@ from gloader.ssd_store.embedding.row_pieces import WORK_BYTES
 from gloader.ssd_store.spill.folder import SpillFolder
 
 NUM_ROWS, DIM, BATCH, NUM_BATCHES, SUPERBATCH = 3_000_000, 64, 10_000, 30, 10
-CAPACITY, STAGING, BUFFER = 40_000, 8 << 20, 8 << 20
+CAPACITY, STAGING, BUFFER = 40_000, 8 << 20, 30_000  # slots, bytes, rows
 AHEAD = 3  # loaded batches in the channel between the threads
 
 def resident(field):
@@ -42,8 +42,9 @@ def train(folder, num_rows, batch, num_batches):
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is resident now
     with EmbeddingTable.create(
-        folder / "t", num_rows=num_rows, initial=initial, facts={}, buffer_bytes=BUFFER
+        folder / "t", num_rows=num_rows, initial=initial, facts={}
     ) as table, SpillFolder(folder, budget_bytes=1 << 30) as spill:
+        table.resize_buffer(BUFFER)
         rows = EmbeddingRows(
             table, optimizer, capacity=CAPACITY, spill=spill, staging_bytes=STAGING,
             expected_accesses=2 * SUPERBATCH * batch,

@@ -169,8 +169,17 @@ def test_a_model_of_triples_predicts_nothing_else(world, run):
     ("changes", "message"),
     [
         ({"model": ModelConfig(name="rsage")}, "model 'rsage' does not score triples; give --model complex"),
-        ({"links": LinkConfig()}, "--negatives uniform:1 are pairs, .*give --negatives uniform:256,shared"),
-        ({"links": LinkConfig(negatives="in_batch")}, "--negatives in_batch are pairs"),
+        (
+            {"links": LinkConfig(negatives="uniform:1")},
+            "--negatives uniform:1 are not for --task kg, .*give --negatives uniform:256,shared",
+        ),
+        ({"links": LinkConfig(negatives="in_batch")}, "--negatives in_batch are not for --task kg"),
+        ({"embed": EmbedConfig(lr=0.0)}, "--embed-lr is 0.0; allowed: a positive number"),
+        (
+            {"knowledge": KnowledgeConfig(margin=float("nan"))},
+            "--margin nan is no distance; give a finite number",
+        ),
+        ({"knowledge": KnowledgeConfig(margin=-3.0)}, "--margin -3.0 is no distance; give a finite number"),
         (
             {"links": replace(SETTINGS.links, metric="auc")},
             "--metric auc is not for triples, whose metric is mrr; leave it out",
@@ -180,7 +189,7 @@ def test_a_model_of_triples_predicts_nothing_else(world, run):
         ({"step": StepConfig(compile=True)}, "--compile has no meaning"),
         (
             {"embed": EmbedConfig(dims={"entity": 3})},
-            "--embed has no meaning .* the width of the rows is --dim",
+            "--embed has no meaning .*, and give the width of the rows by --dim",
         ),
         ({"knowledge": KnowledgeConfig(dim=7)}, "dim is 7, and model 'complex' has complex numbers"),
         ({"optim": OptimConfig(balance="classes")}, "--balance classes is for classes of nodes"),

@@ -8,11 +8,11 @@ import pytest
 from write_plans import trace
 
 from gloader.cache.write_plan import WritePlanner
-from gloader.plan.embedding_cost import RowSizes, RowTraffic, TrafficCounter, merged_rows, predict_rows
+from gloader.plan.embedding_cost import RowTraffic, TableSizes, TrafficCounter, merged_rows, predict_rows
 from gloader.plan.predict import expected_reads
 from gloader.ssd_store.cost.io_rates import IoRates
 
-STORAGE = RowSizes(num_rows=1000, row_bytes=512, buffer_rows=100, gap_bytes=0)
+STORAGE = TableSizes(num_rows=1000, row_bytes=512, buffer_rows=100, gap_bytes=0)
 RATES = IoRates(
     random_reads_per_s=1e4, read_bytes_per_s=1e9, write_bytes_per_s=5e8, pack_read_bytes_per_s=2e9
 )
@@ -41,6 +41,11 @@ def test_waiting_rows_beyond_the_memory_are_spilled() -> None:
     for places in (30, 20, 5):
         assert 0 < _count(superbatches, capacity=10, places=places).spilled <= 120
     assert _count(superbatches, capacity=10, places=0).spilled == 120
+
+
+def test_a_full_memory_of_waiting_rows_spills_a_quarter_of_it() -> None:
+    superbatch = [[row] for row in range(9)]  # nine rows are read ahead
+    assert [_count([superbatch], capacity=1, places=places).spilled for places in (9, 8)] == [0, 2]
 
 
 def test_merges_read_two_tables_for_each_table_of_appended_rows() -> None:

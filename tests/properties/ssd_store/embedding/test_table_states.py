@@ -32,14 +32,14 @@ class Played:
         self.records = {}
         self.steps = 0
         self.folder = folder / "table"
-        self.buffer_bytes = buffer * (4 * self.width + 32)
+        self.buffer = buffer
         self.table = EmbeddingTable.create(
             self.folder,
             num_rows=num_rows,
             initial=self.initial,
             facts={"made": [1]},
-            buffer_bytes=self.buffer_bytes,
         )
+        self.table.resize_buffer(buffer)
         self.part = (0, 0, 0)  # the next merge: number of runs, the first to merge, and the last plus one
 
     def plan_merge(self, sizes, num_rows):
@@ -86,9 +86,8 @@ class Played:
         name = random.choice(sorted(self.records))
         is_newest = self.records[name][0] == self.steps
         self.table.close()
-        self.table = EmbeddingTable.open(
-            self.folder, record=None if is_newest else name, buffer_bytes=self.buffer_bytes
-        )
+        self.table = EmbeddingTable.open(self.folder, record=None if is_newest else name)
+        self.table.resize_buffer(self.buffer)
         steps, rows = self.records[name]
         assert (self.table.num_steps, self.table.facts) == (steps, {"made": [1], "name": name})
         assert (self.table.initial, self.table.num_rows) == (self.initial, self.num_rows)
@@ -155,8 +154,8 @@ def test_reads_beside_appends_merges_and_commits(tmp_path, monkeypatch, max_runs
         num_rows=num_rows,
         initial=InitialRows(seed=0, dim=width, kind="zeros", scale=0.0, state=()),
         facts={},
-        buffer_bytes=12_000,
     )
+    table.resize_buffer(200)
     finished = threading.Event()
     failures = []
 

@@ -161,6 +161,7 @@ def test_repeated_rows_go_and_rows_of_two_tables_are_told(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("a\n", r"g\.tsv has 1 column without names; name its columns head, relation and tail"),
         ("a\tb\n", r"g\.tsv has 2 columns without names; name its columns head, relation and tail"),
         ("a\tb\tc\td\n", "has 4 columns without names"),
         ("", r"g\.tsv is empty"),

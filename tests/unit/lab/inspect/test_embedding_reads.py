@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from gloader.cache.write_plan import WritePlanner
 from gloader.lab.inspect import AccessTrace, inspect_embedding
-from gloader.plan.embedding_cost import RowSizes
+from gloader.plan.embedding_cost import TableSizes, predict_rows
 from gloader.ssd_store.cost.io_rates import IoRates
 
-STORAGE = RowSizes(num_rows=200, row_bytes=132, buffer_rows=50, gap_bytes=0)
+STORAGE = TableSizes(num_rows=200, row_bytes=132, buffer_rows=50, gap_bytes=0)
 RATES = IoRates(
     random_reads_per_s=1e4, read_bytes_per_s=1e9, write_bytes_per_s=5e8, pack_read_bytes_per_s=2e9
 )
@@ -34,6 +37,12 @@ def test_each_size_has_the_rows_of_a_runs_plans() -> None:
         assert traffic.appended == sum(plan.num_evictions - plan.num_forward for plan in plans)
     distinct = len(np.unique(np.concatenate(_trace().accesses)))
     assert (reads.traffic[-1].staged, reads.traffic[-1].appended) == (distinct, 0)
+
+
+def test_the_buffer_follows_from_the_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gloader.ssd_store.embedding.embedding_table._LEAST_BUFFER_BYTES", 1)
+    report = inspect_embedding(_trace(), STORAGE, RATES, slot_bytes=170, superbatch=5, shares=(0.15,))
+    assert report.costs[0] == predict_rows(report.traffic[0], replace(STORAGE, buffer_rows=200 // 40), RATES)
 
 
 def test_the_report_is_per_epoch() -> None:

@@ -19,12 +19,14 @@ from gloader.errors import (
     StoreExistsError,
     StoreLockedError,
     StoreOpenError,
+    StoreReadError,
     StoreWriteError,
     TruncatedStoreError,
     VersionError,
 )
 from gloader.ssd_store import EmbeddingTable, InitialRows, table_bytes
 from gloader.ssd_store.embedding import run_merge, run_set
+from gloader.ssd_store.embedding.embedding_table import append_buffer_rows
 from gloader.ssd_store.format.manifest import KNOWN_FEATURES, parse_manifest, seal_manifest
 from gloader.testing.faults import FaultyOS
 
@@ -40,8 +42,9 @@ def _create(tmp_path):
     made = []
 
     def create(name="t", **how):
-        settings = {"num_rows": NUM_ROWS, "initial": INITIAL, "facts": {"a": 1}, "buffer_bytes": 20_000}
+        settings = {"num_rows": NUM_ROWS, "initial": INITIAL, "facts": {"a": 1}}
         made.append(EmbeddingTable.create(tmp_path / name, **(settings | how)))
+        made[-1].resize_buffer(400)
         return made[-1]
 
     yield create
@@ -80,7 +83,7 @@ def test_a_new_table_is_the_owners_and_takes_no_space(create):
 
 def test_a_second_writer_is_refused_and_a_reader_is_not(stored):
     with EmbeddingTable.open(stored) as table:
-        message = rf"t: process {os.getpid()} writes to this embedding table; wait for it, or open the table with is_"
+        message = rf"t: process {os.getpid()} writes to this embedding table; wait for it$"
         with pytest.raises(StoreLockedError, match=message):
             EmbeddingTable.open(stored)
         with pytest.raises(StoreLockedError, match="writes to this embedding table"):
@@ -116,7 +119,8 @@ def test_a_reader_that_loses_its_files_to_a_commit_tries_again(stored, monkeypat
             writer.commit("last", num_steps=9, facts={})  # names only the merged run
         real(self, run_names, arrays)
 
-    with EmbeddingTable.open(stored, buffer_bytes=20_000) as writer:
+    with EmbeddingTable.open(stored) as writer:
+        writer.resize_buffer(400)
         monkeypatch.setattr(run_set.RunSet, "open", late)
         with EmbeddingTable.open(stored, is_read_only=True) as reader:
             assert reader.num_steps == 9
@@ -180,7 +184,8 @@ def test_files_stay_as_long_as_a_record_names_them(stored):
 
 def test_rows_since_the_last_commit_are_lost_and_leave_no_file(stored):
     before = names(stored)
-    with EmbeddingTable.open(stored, buffer_bytes=20_000) as table:
+    with EmbeddingTable.open(stored) as table:
+        table.resize_buffer(400)
         table.append(np.arange(NUM_ROWS - 1), ROWS[1:])
         assert names(stored) != before
     assert names(stored) == before
@@ -213,36 +218,116 @@ def test_a_folder_that_is_no_table(tmp_path):
         EmbeddingTable.open(tmp_path)
 
 
+RUN_FILES = ["run-1.rows.npy", "run-1.ids.npy", "run-1.rows.pages", "run-1.ids.pages"]
+NEEDED = "the table's record 'last' needs it: open an earlier record with record=..., or train again from a checkpoint"
+RECORD_ADVICE = "restore it from a copy, or move it away and open another record of the table"
+
+
+def require_advice(error, file):
+    """Require the advice for a damaged or unreadable ``file``, once, and none for datasets."""
+    text = str(error)
+    assert file.replace(".pages", "") in text
+    assert text.count(RECORD_ADVICE if file == "last.json" else NEEDED) == 1
+    assert "prepare" not in text
+    assert "gloader verify" not in text
+
+
 @pytest.mark.parametrize("is_read_only", [False, True])
-@pytest.mark.parametrize(
-    "file", ["run-1.rows.npy", "run-1.ids.npy", "run-1.rows.pages", "run-1.ids.pages", "last.json"]
-)
+@pytest.mark.parametrize("file", [*RUN_FILES, "last.json"])
 def test_a_flipped_bit_is_found_and_the_file_is_named(stored, file, is_read_only):
     content = bytearray((stored / file).read_bytes())
-    for offset in (4100, len(content) - 3) if file != "last.json" else (40, len(content) - 3):
+    for offset in (40, 4100, len(content) - 3) if file != "last.json" else (40, len(content) - 3):
         damaged = bytearray(content)
         damaged[offset] ^= 4
         (stored / file).write_bytes(damaged)
         with (
-            pytest.raises((ChecksumError, FormatError), match=re.escape(file.replace(".pages", ""))),
+            pytest.raises((ChecksumError, FormatError)) as caught,
             EmbeddingTable.open(stored, is_read_only=is_read_only) as table,
         ):
             list(table.pieces(500))
+        require_advice(caught.value, file)
         assert "run-1.rows.npy" in names(stored)
 
 
-@pytest.mark.parametrize(
-    "file", ["run-1.rows.npy", "run-1.ids.npy", "run-1.rows.pages", "run-1.ids.pages", "last.json"]
-)
+@pytest.mark.parametrize("file", [*RUN_FILES, "last.json"])
 def test_a_cut_or_missing_file_is_named(stored, file):
     content = (stored / file).read_bytes()
     (stored / file).write_bytes(content[:-10])
-    with pytest.raises((TruncatedStoreError, ChecksumError), match=file):
+    with pytest.raises((TruncatedStoreError, ChecksumError)) as caught:
         EmbeddingTable.open(stored)
+    require_advice(caught.value, file)
     (stored / file).unlink()
     with pytest.raises(StoreOpenError) as caught:
         EmbeddingTable.open(stored, is_read_only=True)
-    assert isinstance(caught.value, IncompleteStoreError) == (file != "last.json")
+    if file == "last.json":
+        assert not isinstance(caught.value, IncompleteStoreError)
+        assert "nothing was ever committed" in str(caught.value)
+    else:
+        assert isinstance(caught.value, IncompleteStoreError)
+        require_advice(caught.value, file)
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_file_that_is_cut_or_unreadable_while_the_table_is_open_is_named(stored, is_cut):
+    class Failing(FaultyOS):
+        is_failing = False
+
+        def pread_into(self, fd, buffer, offset):
+            if self.is_failing:
+                raise OSError(errno.EIO, "injected")
+            return super().pread_into(fd, buffer, offset)
+
+    os_io = Failing()
+    with EmbeddingTable.open(stored, os_io=os_io) as table:
+        if is_cut:
+            os.truncate(stored / "run-1.rows.npy", 4096)
+        os_io.is_failing = not is_cut
+        with pytest.raises(TruncatedStoreError if is_cut else StoreReadError) as caught:
+            read(table, range(0, 200, 2))
+        require_advice(caught.value, "run-1")
+
+
+def test_damage_names_the_records_that_need_a_run_and_an_earlier_one_is_opened(stored):
+    with EmbeddingTable.open(stored) as table:
+        table.resize_buffer(10)
+        table.append(np.arange(20), ROWS[:20] + 1)
+        table.commit("best", num_steps=8, facts={})
+        table.commit("next", num_steps=9, facts={})
+        table.append(np.arange(10, 30), ROWS[:20] + 2)  # a run of no record
+        for run, advice in (
+            (
+                "run-2",
+                "the table's records 'best' and 'next' need it: open an earlier record with record=...",
+            ),
+            ("run-3", "no record needs it: open the table again, and train on from its last record"),
+        ):
+            path = stored / f"{run}.rows.npy"
+            path.write_bytes(bytes([path.read_bytes()[0]]) + path.read_bytes()[1:4100] + b"damaged!")
+            with pytest.raises((ChecksumError, TruncatedStoreError), match=re.escape(advice)):
+                read(table, range(15 if run == "run-3" else 0, 20 if run == "run-3" else 10))
+    with pytest.raises((ChecksumError, TruncatedStoreError)):
+        EmbeddingTable.open(stored)
+    with EmbeddingTable.open(stored, record="last") as table:
+        assert np.array_equal(read(table, range(0, 20, 2)), ROWS[0:20:2])
+    (stored / "next.json").write_text("damaged")
+    with pytest.raises(ChecksumError, match=RECORD_ADVICE):
+        EmbeddingTable.open(stored, record="last")
+    (stored / "next.json").unlink()  # as the advice says
+    EmbeddingTable.open(stored, record="last").close()
+
+
+def test_damage_that_a_merge_finds_has_the_same_advice(stored):
+    content = bytearray((stored / "run-1.rows.npy").read_bytes())
+    content[4 * 4096 + 4] ^= 4
+    with EmbeddingTable.open(stored) as table:
+        table.resize_buffer(400)
+        (stored / "run-1.rows.npy").write_bytes(content)
+        for _ in range(2):
+            table.append(np.arange(1500), ROWS[:1500])
+        table._runs.join()
+        with pytest.raises(ChecksumError) as caught:
+            table.commit("last", num_steps=8, facts={})
+        require_advice(caught.value, "run-1.rows.npy")
 
 
 def changed_record(folder, **metadata):
@@ -303,12 +388,8 @@ def test_the_record_of_something_else_is_refused(stored):
 
 
 def test_wrong_arguments_are_refused(create):
-    for how, message in (
-        ({"num_rows": 0}, r"num_rows=0 must lie in 1..2\*\*62-1"),
-        ({"buffer_bytes": 47}, "buffer_bytes=47 does not hold a row; it must be at least 48"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            create("wrong", **how)
+    with pytest.raises(ConfigError, match=r"num_rows=0 must lie in 1..2\*\*62-1"):
+        create("wrong", num_rows=0)
     table = create()
     out = np.empty((2, WIDTH), np.float32)
     for ids, message in (
@@ -443,9 +524,39 @@ def test_a_folder_without_write_permission_is_read(stored):
 
 def test_the_memory_of_a_table_is_an_upper_bound(stored):
     with EmbeddingTable.open(stored) as table:
-        assert 0 < table.resident_bytes < table_bytes(NUM_ROWS, WIDTH) - table_bytes(1, WIDTH)
+        held = sum(run.num_bytes for run in table._runs.runs)
+        assert 0 < held < table_bytes(NUM_ROWS, WIDTH, 0) - table_bytes(1, WIDTH, 0)
     # 57 GB of rows: checksums and fences take less than a hundredth.
-    assert table_bytes(111_000_000, 129) - table_bytes(1, 129) < 0.01 * 111_000_000 * 129 * 4
+    assert table_bytes(111_000_000, 129, 0) - table_bytes(1, 129, 0) < 0.01 * 111_000_000 * 129 * 4
+
+
+def test_the_buffer_has_a_fortieth_of_the_table_if_the_slots_allow_it(create):
+    assert append_buffer_rows(10**8, 100, 10**7) == 10**8 // 40
+    assert append_buffer_rows(10**8, 100, 10**8) == 10**8 // 40
+    assert append_buffer_rows(10**8, 100, 10**6) == 10**6 // 4
+    least = 8 * 2**20 // (4 * 100 + 32)
+    assert append_buffer_rows(10**8, 100, 100) == append_buffer_rows(10**5, 100, 10**5) == least
+    assert append_buffer_rows(1000, 100, 1000) == 1000
+    assert append_buffer_rows(10, 10**7, 10) == 1
+    table = create()
+    table.append(np.arange(300), ROWS[:300])
+    assert table.bytes_written == 0
+    table.resize_buffer(10)  # writes the rows
+    assert table.bytes_written > 0
+    assert table.buffer_rows == 10
+    table.append(np.arange(300, 305), ROWS[300:305])
+    assert np.array_equal(read(table, range(305)), ROWS[:305])
+
+
+def test_create_makes_an_existing_folder_the_owners(create, tmp_path):
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t").chmod(0o755)
+    assert create().folder.stat().st_mode & 0o777 == 0o700
+    (tmp_path / "full").mkdir(mode=0o755)
+    (tmp_path / "full/notes.txt").write_text("mine")
+    with pytest.raises(StoreExistsError):
+        create("full")
+    assert (tmp_path / "full").stat().st_mode & 0o077  # another table or none: not changed
 
 
 def test_a_merge_of_newer_runs_in_many_steps_keeps_the_versions_in_older_ones(create, monkeypatch):
@@ -468,6 +579,21 @@ def test_a_merge_of_newer_runs_in_many_steps_keeps_the_versions_in_older_ones(cr
     assert np.array_equal(read(table, range(NUM_ROWS)), out)
 
 
+@pytest.mark.parametrize("count", [NUM_ROWS // 2 - 1, NUM_ROWS // 2])
+def test_a_merge_with_the_oldest_run_is_dense_from_half_of_the_rows_on(create, monkeypatch, count):
+    monkeypatch.setattr(run_set, "plan_merge", lambda sizes, _: (0, 2) if len(sizes) == 2 else None)
+    table = create()
+    for number in (count, 500):
+        table.append(np.arange(number), ROWS[:number])
+        table._runs.join()
+    (run,) = table._runs.runs
+    assert (run.is_dense, len(run)) == ((True, NUM_ROWS) if 2 * count == NUM_ROWS else (False, count))
+    expected = np.empty((NUM_ROWS, WIDTH), np.float32)
+    INITIAL.fill(np.arange(NUM_ROWS), expected)
+    expected[:count] = ROWS[:count]
+    assert np.array_equal(read(table, range(NUM_ROWS)), expected)
+
+
 def test_a_commit_forces_runs_then_names_then_the_record_then_its_name(create):
     faulty = FaultyOS(calls={"fsync", "fsync_dir", "replace"})
     table = create(os_io=faulty)
@@ -481,7 +607,8 @@ def test_a_commit_forces_runs_then_names_then_the_record_then_its_name(create):
 
 def test_files_of_both_versions_of_a_record_stay_after_a_commit_that_failed(stored):
     faulty = FaultyOS(fail_at=1, calls={"replace"})
-    with EmbeddingTable.open(stored, buffer_bytes=20_000, os_io=faulty) as table:
+    with EmbeddingTable.open(stored, os_io=faulty) as table:
+        table.resize_buffer(400)
         for _ in range(2):
             table.append(np.arange(NUM_ROWS), ROWS)
         table._runs.join()

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from gloader.core.hashing import GOLDEN, mix_int
 from gloader.errors import ConfigError, ShapeError
 from gloader.ssd_store import InitialRows
-from gloader.ssd_store.embedding.embedding_kernels import normal_quantile
 from gloader.ssd_store.embedding.row_buffer import RowBuffer
 from gloader.ssd_store.embedding.run_merge import MAX_RUNS, MAX_TABLES, plan_merge
+from gloader.ssd_store.embedding.table_kernels import normal_quantile
 
 MASK = 2**64 - 1
 STEP = int(GOLDEN)
@@ -124,7 +124,7 @@ def test_arrays_that_do_not_fit_the_formula_are_refused():
     batches=st.lists(st.lists(st.integers(0, 60), unique=True, max_size=30), max_size=12),
 )
 def test_a_buffer_is_a_dictionary_of_bounded_size(capacity, batches):
-    buffer, kept, version = RowBuffer(capacity * (8 + 32), 2), {}, 0.0
+    buffer, kept, version = RowBuffer(capacity, 2), {}, 0.0
     assert buffer.capacity == capacity
     for ids in batches:
         version += 1
