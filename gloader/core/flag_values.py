@@ -139,9 +139,9 @@ def parse_embed(words: Sequence[str]) -> dict[str, int]:
     """
     dims: dict[str, int] = {}
     for word in (part.strip() for each in words for part in each.split(",")):
-        name, _, width = word.rpartition("=")
-        name = name.strip() or EVERY_TYPE
-        if not width.strip().isdecimal() or not 1 <= int(width) <= _MOST_COLUMNS:
+        name, sign, width = word.rpartition("=")
+        name = name.strip() or ("" if sign else EVERY_TYPE)
+        if not name or not width.strip().isdecimal() or not 1 <= int(width) <= _MOST_COLUMNS:
             raise ConfigError(
                 f"{shown(word)} is no width of an embedding; write a whole number from 1 to {_MOST_COLUMNS:,} for all "
                 "types without features, such as 64, or a type and a number, such as author=64"

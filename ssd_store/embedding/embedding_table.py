@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -609,10 +610,10 @@ def _locked(folder: Path, os_io: OsIO) -> LockedFolder:
         lock.acquire(is_kept=True)
     except StoreLockedError:
         pid = holder_of(folder, os_io=os_io)
-        raise StoreLockedError(
-            f"{folder}: {'another process' if pid is None else f'process {pid}'} writes to this embedding table; wait "
-            "for it"
-        ) from None
+        writer = "another process" if pid is None else f"process {pid}"
+        # A wait for the own process would have no end.
+        remedy = "this is the same process: close the embedding first" if pid == os.getpid() else "wait for it"
+        raise StoreLockedError(f"{folder}: {writer} writes to this embedding table; {remedy}") from None
     return lock
 
 

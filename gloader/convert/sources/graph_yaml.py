@@ -511,7 +511,12 @@ def _text(entry: Mapping[str, object], key: str, where: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not value:
-        raise SourceError(f"{where}.{key} is {shown(value)}; it must be a name")
+        example = (
+            ", such as splits: parts.npz, a file with the arrays train, valid and test"
+            if key == "splits"
+            else ""
+        )
+        raise SourceError(f"{where}.{key} is {shown(value)}; it must be a name{example}")
     return value
 
 

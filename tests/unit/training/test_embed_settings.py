@@ -83,7 +83,7 @@ def test_widths_are_numbers_by_type_or_for_all(words: list[str], dims: dict[str,
 
 
 @pytest.mark.parametrize(
-    "word", ["", "author", "author=", "author=0", "0", "-3", "1.5", "65537", "author=3="]
+    "word", ["", "author", "author=", "author=0", "0", "-3", "1.5", "65537", "author=3=", "=8"]
 )
 def test_a_wrong_width_says_how_to_write_one(word: str) -> None:
     with pytest.raises(

@@ -168,6 +168,7 @@ def test_every_named_file_counts_for_what_was_prepared(folder):
         ("cites.npy", "{file: cites.npy, src: a}", SourceError, "edges.paper:cites:paper: src and dst name columns"),
         ("src: who", "src: whom", SourceError, "edges.author:in:place: src is 'whom'; the columns of "),
         ("weight: times", "weight: 5", SourceError, "edges.author:writes:paper.weight is 5; it must be a name"),
+        ("splits: splits.npz", "splits: {train: [1]}", SourceError, "it must be a name, such as splits: parts.npz"),
         ("name: library", "name: [", SourceError, "is not YAML: "),
         (YAML, "- 1", SourceError, "holds a list, not name, nodes and edges of a graph"),
         (YAML, "nodes: {}\nedges: {}", SourceError, "nodes is {}; it must list node types"),
