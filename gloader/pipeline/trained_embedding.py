@@ -125,6 +125,7 @@ class TrainedEmbedding:
                 bytes_written=rows.bytes_written - self._before[1],
                 measured_s=counts.staged_s + counts.loaded_s,
                 waited_s=counts.waited_s,
+                is_assumed=rates.is_assumed,
             )
         )
 
