@@ -305,6 +305,11 @@ class EmbeddingTable:
         """Bytes of the runs that were written so far, with merged ones."""
         return self._runs.bytes_written
 
+    @property
+    def bytes_merged(self) -> tuple[int, int]:
+        """Bytes that merges read and wrote so far, in a thread of their own."""
+        return self._runs.bytes_merged
+
     def read_into(self, ids: IdArray, out: NDArray[np.float32], *, at: IdArray | None = None) -> ReadStats:
         """Read the newest version of each row. Thread-safe.
 
