@@ -47,7 +47,7 @@ class InspectFlags:
     threads: int | None = None
     """Sampling threads. Default: one for each core of this process."""
     memory_budget: Size = None
-    """Memory for the traces; with --topology, the loader's memory. Default: half of the free memory."""
+    """Memory for traces and plans; with --topology, the loader's memory. Default: half of the free memory."""
     spill_budget: Size = None
     """With --topology: the loader's disk space. Default: a quarter of the free space, at most 4 x the features."""
 
@@ -286,7 +286,15 @@ def _inspect_embedding(
         gap_bytes=default_row_gap_bytes(dataset.root, 4 * width),
     )
     rates = rates_of(dataset.root / dataset.arrays["indices"].file, None)
-    return inspect_embedding(trace, storage, rates, slot_bytes=slot_bytes(width), superbatch=flags.superbatch)
+    # Half of the budget: the trace takes a quarter of it, and its sorted rows take another quarter.
+    return inspect_embedding(
+        trace,
+        storage,
+        rates,
+        slot_bytes=slot_bytes(width),
+        superbatch=flags.superbatch,
+        budget_bytes=_budget(flags) // 2,
+    )
 
 
 def _show_embedding(screen: Screen, reads: "EmbeddingReads") -> None:
@@ -308,7 +316,13 @@ def _show_embedding(screen: Screen, reads: "EmbeddingReads") -> None:
     screen.say(
         "% loaded are the accesses that put a row into the cache. The cache has at least the rows of the largest "
         "batch. All rows are taken as trained before; rows of a first epoch are made without a read."
+        + (" The disk's rates are assumed; `gloader doctor` measures them." if reads.is_assumed else "")
     )
+    if reads.left_out:
+        screen.say(
+            f"Caches of {reads.left_out[0]:,} rows and more are left out: their plans take up to "
+            f"{format_bytes(reads.needed_bytes)}. Give --memory-budget {2 * reads.needed_bytes} for all sizes."
+        )
 
 
 def _inspect(dataset: "Dataset", flags: InspectFlags) -> "tuple[Inspection, AccessTrace]":
@@ -316,11 +330,10 @@ def _inspect(dataset: "Dataset", flags: InspectFlags) -> "tuple[Inspection, Acce
     from gloader.core.order import EpochOrder
     from gloader.dataset.topology import open_topology
     from gloader.lab.inspect import inspect_trace, sample_trace
-    from gloader.plan.available import available_memory_bytes
     from gloader.samplers import NeighborSampler
 
     # Half of the budget is for the topology, and a quarter for each of two traces.
-    budget = flags.memory_budget or available_memory_bytes() // 2
+    budget = _budget(flags)
     threads = flags.threads or len(os.sched_getaffinity(0))
     with open_topology(dataset, max_bytes=budget // 2) as topology:
         order = EpochOrder(
@@ -343,6 +356,13 @@ def _inspect(dataset: "Dataset", flags: InspectFlags) -> "tuple[Inspection, Acce
             superbatch=flags.superbatch,
         )
         return inspection, trace
+
+
+def _budget(flags: InspectFlags) -> int:
+    """Return the memory for the command, in bytes."""
+    from gloader.plan.available import default_budget_bytes
+
+    return flags.memory_budget or default_budget_bytes()
 
 
 def _settings(flags: InspectFlags) -> dict[str, Any]:

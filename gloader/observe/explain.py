@@ -419,27 +419,35 @@ class RowReport:
     bytes_written: int
     measured_s: float  # seconds of reading ahead, of evictions and of loads; several threads share them
     waited_s: float  # seconds that loads waited for steps
+    is_assumed: bool = False  # True if the disk's rates were assumed, not measured
 
 
 def explain_rows(report: RowReport) -> str:
-    """Return two lines on trained rows: the loaded rows by source, and the bytes moved; "" before the first load."""
+    """Return lines on trained rows: the loaded rows by source, and the work of the disk, predicted and measured.
+
+    The text is "" before the first load.
+    """
     traffic, predicted = report.traffic, report.predicted
     loaded = traffic.forward + traffic.staged + traffic.late + traffic.fresh
     if not loaded:
         return ""
-    forward, late, fresh = (rows / loaded for rows in (traffic.forward, traffic.late, traffic.fresh))
+    kept, ahead, fresh, late = (
+        rows / loaded for rows in (traffic.forward, traffic.staged, traffic.fresh, traffic.late)
+    )
+    source = ", for assumed rates of the disk (`gloader doctor` measures them)" if report.is_assumed else ""
     sizes = [
         format_bytes(rows * report.row_bytes // max(traffic.num_superbatches, 1))
         for rows in (traffic.forward, traffic.staged, traffic.appended)
     ]
     return (
-        f"trained rows of {report.name}: {format_count(loaded)} loaded, {forward:.0%} of them kept since an earlier "
-        f"batch, {fresh:.0%} not yet trained, {late:.0%} read from the table without staging; loads waited "
-        f"{format_seconds(report.waited_s)} for steps\n"
-        f"  a superbatch: {sizes[0]} kept for later batches, {sizes[1]} read ahead, {sizes[2]} written to the table; "
-        f"in all {format_bytes(report.bytes_read)} read (predicted {format_bytes(predicted.read_bytes)}), "
-        f"{format_bytes(report.bytes_written)} written (predicted {format_bytes(predicted.written_bytes)}), in "
-        f"{format_seconds(report.measured_s)} (predicted {format_seconds(predicted.seconds)} of the disk)"
+        f"trained rows of {report.name}: {format_count(loaded)} loaded, of which {kept:.0%} were kept since an earlier "
+        f"batch, {ahead:.0%} were read ahead, {fresh:.0%} were not yet trained and {late:.0%} were read at their load; "
+        f"loads waited {format_seconds(report.waited_s)} for steps\n"
+        f"  a superbatch: {sizes[0]} kept for later batches, {sizes[1]} read ahead, {sizes[2]} written to the table\n"
+        f"  predicted{source}: {format_bytes(predicted.read_bytes)} read, {format_bytes(predicted.written_bytes)} "
+        f"written, {format_seconds(predicted.seconds)} of the disk\n"
+        f"  measured: {format_bytes(report.bytes_read)} read, {format_bytes(report.bytes_written)} written, "
+        f"{format_seconds(report.measured_s)} of reading ahead, of evictions and of loads"
     )
 
 

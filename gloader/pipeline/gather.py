@@ -109,10 +109,12 @@ class ReadMisses:
         ):
             # This wait is not measured: it depends on the training loop, and is no stall.
             open_steps = embedding.rows.wait(staged, job.index)
+            recorder = self._instruments.recorder(batch.sampled.id.epoch)
+            embedding.count_bytes(recorder)
             with self._instruments.working("read", batch.sampled.id) as work:
                 work.note(superbatch=superbatch.number, open_steps=open_steps)
                 loaded.append(embedding.rows.load(staged, job.index, ordered))
-                embedding.count_bytes(work, self._instruments.recorder(batch.sampled.id.epoch))
+                embedding.count_bytes(recorder, work)
         return tuple(loaded)
 
     def _count(self, batch: BatchId, step: CacheStep, read: ReadStats, *, num_rows: int, table: int) -> None:

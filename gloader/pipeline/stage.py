@@ -212,9 +212,11 @@ class StageMisses:
                 name = self._feedback.name_of(number)  # "" with a single table
                 self._count(table, planned.first, work, name=name, served_bytes=self._served_bytes(choice))
             trained = []
+            recorder = self._instruments.recorder(planned.first.epoch)
             for embedding, write in zip(self._embeddings, planned.writes, strict=True):
+                embedding.count_bytes(recorder)
                 trained.append(embedding.rows.stage(write, cancellation=cancellation))
-                embedding.count_bytes(work, self._instruments.recorder(planned.first.epoch))
+                embedding.count_bytes(recorder, work)
             if tables:
                 largest = max((table.choice for table in tables), key=lambda choice: choice.read_bytes)
                 work.note(strategy=largest.text)

@@ -73,8 +73,10 @@ class TrainedEmbedding:
         self._step = rows.step if step is None else step
         self._present: _Present | None = None  # the delivered batch, until its step
         self._counting = threading.Lock()  # guards the next field
-        # Bytes read and written when the loader was opened, and at the last call of `count_bytes`.
-        self._before = self._counted = (rows.bytes_read, rows.bytes_written)
+        self._before = (rows.bytes_read, rows.bytes_written)  # when the loader was opened
+        # Bytes that merges read and wrote, and all bytes, at the last call of `count_bytes`. The first call is without
+        # work, and takes no bytes of merges.
+        self._counted = (0, 0, *self._before)
 
     def plan(self, trace: Trace, lookahead: Trace) -> WritePlan:
         """Plan the slots of a superbatch; see `WritePlanner.plan`."""
@@ -87,12 +89,21 @@ class TrainedEmbedding:
             )
             raise
 
-    def count_bytes(self, work: Work, recorder: StatsRecorder) -> None:
-        """Add the bytes since the last call, of the table and the spill folder, to a stage's work and to its epoch."""
+    def count_bytes(self, recorder: StatsRecorder, work: Work | None = None) -> None:
+        """Add the bytes since the last call, of the table and the spill folder, to an epoch and to a stage's work.
+
+        A call without ``work`` comes before a stage's work: other threads moved the bytes until then, for example those
+        of a checkpoint. The bytes of merges count for the epoch alone.
+        """
+        rows = self.rows
         with self._counting:  # the stages that load and those that read ahead count together
-            (read, written), self._counted = self._counted, (self.rows.bytes_read, self.rows.bytes_written)
-            read, written = self._counted[0] - read, self._counted[1] - written
-        work.add_bytes(read=read, written=written)
+            before = self._counted
+            self._counted = (*rows.table.bytes_merged, rows.bytes_read, rows.bytes_written)
+            more = [after - count for after, count in zip(self._counted, before, strict=True)]
+        merged_read, merged_written, read, written = more
+        if work is not None:
+            # A merge may have ended between the first two numbers and the others.
+            work.add_bytes(read=max(read - merged_read, 0), written=max(written - merged_written, 0))
         recorder.add_staged(bytes_read=read, bytes_written=written, requests=0)
 
     def explain_run(self, rates: IoRates) -> str:
@@ -130,6 +141,7 @@ class TrainedEmbedding:
                 bytes_written=rows.bytes_written - self._before[1],
                 measured_s=counts.staged_s + counts.loaded_s,
                 waited_s=counts.waited_s,
+                is_assumed=rates.is_assumed,
             )
         )
 

@@ -125,8 +125,9 @@ class RunHeader:
         try:
             header = _RECORDS.read(cls, body)
             _require_counts(header.shape, least=1)
-            for table in (*header.tables, *header.embeddings):
-                _require_counts(table)
+            counted: list[DataclassInstance] = [*header.tables, *header.embeddings]
+            for record in counted:
+                _require_counts(record)
             _require_rates(header.rates)
             state = header.state  # see `LoaderState`
             _, _ = map(index, state["next"])  # start of the stream

@@ -330,7 +330,7 @@ class _ReplayRun:
             yield from out.put(number)
 
     def _waits(self, link: StageLink, number: int) -> list[Generator[Job | Gate, None, object]]:
-        """Return an item's waits in order, as in `gloader.pipeline.flow`: for inputs, a permit, a buffer, steps, the disk.
+        """Return an item's waits in order, as in `gloader.pipeline.flow`: inputs, a permit, a buffer, steps, the disk.
 
         Parameters
         ----------

@@ -293,6 +293,11 @@ class EmbeddingTable:
         """Bytes of the runs that were written so far, with merged ones."""
         return self._runs.bytes_written
 
+    @property
+    def bytes_merged(self) -> tuple[int, int]:
+        """Bytes that merges read and wrote so far, in a thread of their own."""
+        return self._runs.bytes_merged
+
     def read_into(self, ids: IdArray, out: NDArray[np.float32], *, at: IdArray | None = None) -> ReadStats:
         """Read the newest version of each row. Thread-safe.
 
@@ -612,7 +617,9 @@ def _locked(folder: Path, os_io: OsIO) -> LockedFolder:
         pid = holder_of(folder, os_io=os_io)
         writer = "another process" if pid is None else f"process {pid}"
         # A wait for the own process would have no end.
-        remedy = "this is the same process: close the embedding first" if pid == os.getpid() else "wait for it"
+        remedy = (
+            "this is the same process: close the embedding first" if pid == os.getpid() else "wait for it"
+        )
         raise StoreLockedError(f"{folder}: {writer} writes to this embedding table; {remedy}") from None
     return lock
 

@@ -17,7 +17,7 @@ from gloader.ssd_store.os_io import REAL_OS, OsIO, require_free_space, write_err
 from gloader.ssd_store.read.lane import ReadLane
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -69,6 +69,7 @@ class RunSet:
         self.lock = threading.Lock()
         self.bytes_read = 0
         self.bytes_written = 0
+        self.bytes_merged = (0, 0)  # bytes that merges read and wrote, which count above too
         self._named = {name: frozenset(runs) for name, runs in named.items()}
         self._next_run = next_run
         self._runs: tuple[SortedRun, ...] = ()  # the newest first
@@ -160,8 +161,10 @@ class RunSet:
         """Put a run into use, as the newest. The caller holds the lock."""
         self._runs = (run, *self._runs)
 
-    def _new(self, name: str, arrays: tuple[ArrayRecord, ...]) -> SortedRun:
-        """Open a run that was just written; remove it if this fails."""
+    def _new(
+        self, name: str, arrays: tuple[ArrayRecord, ...], merged: Sequence[ReadStats] | None = None
+    ) -> SortedRun:
+        """Open a run that was just written, from the reads ``merged`` by a merge; remove it if this fails."""
         try:
             run = self._opened(name, arrays, is_on_device=False)
         except BaseException:
@@ -169,6 +172,11 @@ class RunSet:
             raise
         with self.lock:
             self.bytes_written += run.file_bytes
+            if merged is not None:
+                read, written = self.bytes_merged
+                more = sum(merged, NO_COST).bytes_read
+                self.bytes_read += more
+                self.bytes_merged = (read + more, written + run.file_bytes)
         return run
 
     def _opened(self, name: str, arrays: tuple[ArrayRecord, ...], *, is_on_device: bool) -> SortedRun:
@@ -322,9 +330,7 @@ class RunSet:
         with self.damage():
             arrays = merge.write(self._folder, name, os_io=self._os_io)
         self._os_io.kill_point("embedding.after_merge")
-        with self.lock:
-            self.bytes_read += sum(merge.costs, NO_COST).bytes_read
-        self._replace(runs, (self._new(name, arrays),))
+        self._replace(runs, (self._new(name, arrays, merge.costs),))
 
     def _replace(self, old: tuple[SortedRun, ...], new: tuple[SortedRun, ...]) -> None:
         """Put ``new`` in the place of the adjacent runs ``old``."""

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gloader.cache import Trace
-from gloader.cache.write_plan import WritePlanner
+from gloader.cache.next_use import table_bytes
+from gloader.cache.write_plan import WritePlanner, write_access_bytes, write_slot_bytes
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError
 from gloader.lab.inspect.policy_misses import SHARES
 from gloader.plan.embedding_cost import TrafficCounter, predict_rows
 from gloader.ssd_store.embedding.embedding_table import append_buffer_rows
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
     from gloader.ssd_store.cost.io_rates import IoRates
 
 _WAITING_SHARE: Final = 4  # a loader has memory for waiting rows: a quarter of the slots'
+# A plan, the plan before it, and the ids of the rows that wait or were evicted, as bytes per access.
+_PLANS: Final = 2
+_ID_BYTES: Final = 2 * 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +44,9 @@ class EmbeddingReads:
     slots: tuple[int, ...]
     traffic: tuple[RowTraffic, ...]  # of the sampled batches
     costs: tuple[RowCost, ...]  # the disk's predicted work for them
+    is_assumed: bool  # True if the disk's rates were assumed, not measured
+    left_out: tuple[int, ...]  # numbers of slots whose plans do not fit in memory
+    needed_bytes: int  # memory for the plans of the largest number of slots
 
     def epoch_factor(self, index: int) -> float:
         """Return the batches of an epoch per sampled batch."""
@@ -48,6 +57,8 @@ class EmbeddingReads:
         return {
             "row_bytes": self.storage.row_bytes,
             "slots": list(self.slots),
+            "left_out_slots": list(self.left_out),
+            "rates_are_assumed": self.is_assumed,
             "memory_bytes": [slots * self.slot_bytes for slots in self.slots],
             "load_ratio": [
                 (each.forward + each.staged + each.late) / max(each.accesses, 1) for each in self.traffic
@@ -76,8 +87,9 @@ def inspect_embedding(
     slot_bytes: int,
     superbatch: int = 64,
     shares: Sequence[float] = SHARES,
+    budget_bytes: int | None = None,
 ) -> EmbeddingReads:
-    """Plan the embedding's slots over ``trace`` for each number of slots. Pure.
+    """Plan the embedding's slots over ``trace`` for each number of slots that fits in memory. Pure.
 
     Parameters
     ----------
@@ -87,32 +99,54 @@ def inspect_embedding(
     slot_bytes : memory of a slot
     superbatch : S, batches that a run plans together
     shares : numbers of slots, as shares of the N rows; those below the largest batch are replaced by it
+    budget_bytes : bound for the plans. The rows of the batches, sorted, take up to as much as the trace besides. None
+        means no bound.
+
+    Raises
+    ------
+    BudgetError
+        The plans of the smallest number of slots do not fit.
     """
+    largest = max((len(nodes) for nodes in trace.accesses), default=1)
+    slots = np.unique([max(round(share * trace.num_nodes), largest, 1) for share in shares]).tolist()
+    accesses = min(superbatch, len(trace.accesses)) * largest
+    fixed = table_bytes(trace.num_nodes, 2 * accesses)
+    fixed += accesses * (_PLANS * write_access_bytes(trace.num_nodes) + _ID_BYTES)
+    room = slots[-1] if budget_bytes is None else (budget_bytes - fixed) // write_slot_bytes()
+    fitting = [capacity for capacity in slots if capacity <= room]
+    if not fitting:
+        needed = fixed + slots[0] * write_slot_bytes()
+        raise BudgetError(
+            f"the plans of an embedding with {slots[0]:,} rows in its cache take about {format_bytes(needed)}; allowed "
+            f"are {format_bytes(budget_bytes or 0)}, half of the memory budget. Give --memory-budget {2 * needed}, or "
+            f"plan fewer batches together with --superbatch"
+        )
     parts = [
         Trace([np.sort(nodes) for nodes in trace.accesses[start : start + superbatch]])
         for start in range(0, len(trace.accesses), superbatch)
     ]
-    largest = max((len(nodes) for nodes in trace.accesses), default=1)
-    slots = np.unique([max(round(share * trace.num_nodes), largest, 1) for share in shares]).tolist()
-    traffic = [_traffic(parts, trace.num_nodes, capacity) for capacity in slots]
     num_rows, width = storage.num_rows, storage.row_bytes // 4
-    buffers = [append_buffer_rows(num_rows, width, capacity) for capacity in slots]
+    buffers = [append_buffer_rows(num_rows, width, capacity) for capacity in fitting]
+    traffic = [_traffic(parts, trace.num_nodes, capacity, 2 * accesses) for capacity in fitting]
     return EmbeddingReads(
         storage=storage,
         slot_bytes=slot_bytes,
         epoch_batches=trace.epoch_batches,
-        slots=tuple(slots),
+        slots=tuple(fitting),
         traffic=tuple(traffic),
         costs=tuple(
             predict_rows(each, replace(storage, buffer_rows=rows), rates)
             for each, rows in zip(traffic, buffers, strict=True)
         ),
+        is_assumed=rates.is_assumed,
+        left_out=tuple(slots[len(fitting) :]),
+        needed_bytes=fixed + slots[-1] * write_slot_bytes(),
     )
 
 
-def _traffic(parts: Sequence[Trace], num_rows: int, capacity: int) -> RowTraffic:
+def _traffic(parts: Sequence[Trace], num_rows: int, capacity: int, expected_accesses: int) -> RowTraffic:
     """Return the moved rows with ``capacity`` slots. They are empty at first."""
-    planner = WritePlanner(num_rows, capacity)
+    planner = WritePlanner(num_rows, capacity, expected_accesses=expected_accesses)
     counter = TrafficCounter(capacity // _WAITING_SHARE)
     for part, ahead in zip(parts, [*parts[1:], ()], strict=True):
         counter.add(planner.plan(part, ahead))

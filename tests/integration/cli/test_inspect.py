@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gloader.cli.main import main
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepared_cache import ensure_dataset
+from gloader.lab.inspect import EmbeddingReads, inspect_embedding
 
 BASE = ["inspect", "--dataset", "builtin:digits", "--fanout", "5,5", "--batch-size", "32"]
 WORDS = [*BASE, "--superbatch", "8"]
@@ -77,6 +80,26 @@ def test_an_embedding_is_shown_at_every_cache_size(capsys: pytest.CaptureFixture
     report = json.loads(capsys.readouterr().out)["embedding"]
     assert (report["row_bytes"], report["slots"][-1]) == (132, 1797)
     assert report["written_bytes_per_epoch"][0] > report["written_bytes_per_epoch"][-1]
+
+
+def test_assumed_rates_and_sizes_that_are_left_out_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = inspect_embedding
+
+    def assumed(*given: Any, **named: Any) -> EmbeddingReads:
+        reads = found(*given, **named)
+        slots = reads.slots
+        return replace(reads, is_assumed=True, slots=slots[:-2], left_out=slots[-2:], needed_bytes=3000)
+
+    monkeypatch.setattr("gloader.lab.inspect.inspect_embedding", assumed)
+    assert main([*WORDS, "--batches", "6", "--embed", "32"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "The disk's rates are assumed; `gloader doctor` measures them." in shown
+    assert (
+        "Caches of 1,348 rows and more are left out: their plans take up to 3 KB. Give --memory-budget 6000 for "
+        "all sizes."
+    ) in shown
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,9 @@ def test_a_small_cache_moves_rows(typed: Dataset, both: Any) -> None:
         text = loader.explain()
     assert min(counts.evicted_forward, counts.loaded_table, counts.evicted_table) > 0
     assert "trained rows of author: " in text
-    assert re.search(r"written \(predicted .*\), in .* \(predicted .* of the disk\)", text)
+    assert re.search(
+        r"predicted.*: .* read, .* written, .* of the disk\n  measured: .* read, .* written, ", text
+    )
     assert "loads waited" in text
 
 

@@ -268,9 +268,14 @@ def test_trained_rows_are_told_by_source_with_measured_and_predicted_bytes() -> 
         waited_s=0.5,
     )
     assert explain_rows(report) == (
-        "trained rows of author: 100 k loaded, 30% of them kept since an earlier batch, 20% not yet trained, 10% "
-        "read from the table without staging; loads waited 500 ms for steps\n"
-        "  a superbatch: 7.5 MB kept for later batches, 10 MB read ahead, 10 MB written to the table; in all 44 MB "
-        "read (predicted 40 MB), 21 MB written (predicted 20 MB), in 2.0 s (predicted 1.5 s of the disk)"
+        "trained rows of author: 100 k loaded, of which 30% were kept since an earlier batch, 40% were read ahead, 20% "
+        "were not yet trained and 10% were read at their load; loads waited 500 ms for steps\n"
+        "  a superbatch: 7.5 MB kept for later batches, 10 MB read ahead, 10 MB written to the table\n"
+        "  predicted: 40 MB read, 20 MB written, 1.5 s of the disk\n"
+        "  measured: 44 MB read, 21 MB written, 2.0 s of reading ahead, of evictions and of loads"
+    )
+    assert (
+        "\n  predicted, for assumed rates of the disk (`gloader doctor` measures them): 40 MB read"
+        in explain_rows(replace(report, is_assumed=True))
     )
     assert explain_rows(replace(report, traffic=RowTraffic())) == ""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from gloader.cache.write_plan import WritePlanner
-from gloader.lab.inspect import AccessTrace, inspect_embedding
+from gloader.cache.write_plan import WritePlanner, write_slot_bytes
+from gloader.errors import BudgetError
+from gloader.lab.inspect import AccessTrace, EmbeddingReads, inspect_embedding
 from gloader.plan.embedding_cost import TableSizes, predict_rows
 from gloader.ssd_store.cost.io_rates import IoRates
 
@@ -53,3 +55,51 @@ def test_the_report_is_per_epoch() -> None:
     assert report["written_bytes_per_epoch"] == [2 * cost.written_bytes for cost in reads.costs]
     assert report["disk_s_per_epoch"] == [2 * cost.seconds for cost in reads.costs]
     assert report["load_ratio"][0] > report["load_ratio"][1] > 0
+
+
+def test_sizes_whose_plans_do_not_fit_are_left_out() -> None:
+    def inspect(budget_bytes: int | None) -> EmbeddingReads:
+        return inspect_embedding(
+            _trace(),
+            STORAGE,
+            RATES,
+            slot_bytes=170,
+            superbatch=5,
+            shares=(0.2, 0.5, 1),
+            budget_bytes=budget_bytes,
+        )
+
+    whole = inspect(None)
+    assert (whole.slots, whole.left_out) == ((40, 100, 200), ())
+    assert inspect(whole.needed_bytes) == whole
+    part = inspect(whole.needed_bytes - 1)
+    assert (part.slots, part.left_out, part.traffic) == ((40, 100), (200,), whole.traffic[:2])
+    least = whole.needed_bytes - 160 * write_slot_bytes()
+    assert inspect(least).slots == (40,)
+    with pytest.raises(BudgetError) as caught:
+        inspect(least - 1)
+    assert str(caught.value).startswith("the plans of an embedding with 40 rows in its cache take about ")
+    assert f"Give --memory-budget {2 * least}, or plan fewer batches" in str(caught.value)
+
+
+def test_the_plans_take_the_memory_that_is_counted() -> None:
+    rng = np.random.default_rng(3)
+    rows = 400_000
+    batches = tuple(np.sort(rng.choice(rows, 20_000, replace=False)).astype(np.int32) for _ in range(24))
+    trace = AccessTrace(accesses=batches, num_nodes=rows, epoch_batches=24)
+    storage = replace(STORAGE, num_rows=rows)
+    inspect_embedding(_trace(), STORAGE, RATES, slot_bytes=170)  # compiles the kernels
+    peaks = []
+    for _ in range(3):  # the smallest, because tracing counts threads of earlier tests
+        tracemalloc.start()
+        reads = inspect_embedding(trace, storage, RATES, slot_bytes=170, superbatch=8, shares=(1.0,))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    # Besides the plans there are the sorted rows of the batches.
+    assert min(peaks) <= reads.needed_bytes + sum(nodes.nbytes for nodes in batches)
+    assert min(peaks) > reads.needed_bytes // 2
+
+
+def test_assumed_rates_are_told() -> None:
+    reads = inspect_embedding(_trace(), STORAGE, replace(RATES, is_assumed=True), slot_bytes=170)
+    assert reads.to_json()["rates_are_assumed"]

@@ -572,6 +572,10 @@ def test_a_merge_of_newer_runs_in_many_steps_keeps_the_versions_in_older_ones(cr
         table.append(ids, rows[ids])
         table._runs.join()
     assert [len(run) for run in table._runs.runs] == [1450, 1300, 1300]
+    # The merged run is not in use by a reader's read: all bytes read so far are those of the merge.
+    merged_read, merged_written = table.bytes_merged
+    assert table.bytes_read == merged_read > 0
+    assert merged_written == table._runs.runs[0].file_bytes < table.bytes_written
     out = np.empty_like(rows)
     INITIAL.fill(np.arange(NUM_ROWS), out)
     touched = np.union1d(np.arange(700, 2000), np.union1d(np.arange(0, 1400, 2), np.arange(100, 1500)))
