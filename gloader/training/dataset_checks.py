@@ -328,7 +328,11 @@ def embedded_dims(settings: TrainSettings, dataset: Dataset) -> dict[str, int]:
     """
     config, name, types = settings.embed, settings.model.name, dataset.node_types
     if not config.dims:
-        given = [flag for flag, value in (("lr", config.lr), ("cache", config.cache)) if value is not None]
+        given = [
+            flag
+            for flag, value in (("lr", config.lr), ("cache", config.cache), ("optimizer", config.optimizer))
+            if value not in (None, EmbedConfig().optimizer)
+        ]
         if given:
             raise ConfigError(
                 f"--embed-{given[0]} is for embeddings, and --embed names none; give --embed DIM"

@@ -95,6 +95,7 @@ def test_a_run_is_repeated_by_its_recipe_resumed_and_predicted_from(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--embed-optimizer", "adagrad"], "--embed-optimizer is for embeddings, and --embed names none"),
         (
             ["--embed", "paper=0"],
             "'paper=0' is no width of an embedding; write a whole number from 1 to 65,536",
