@@ -196,7 +196,7 @@ def _exchange(
             return 0
         code = enter(ring, tail, min(in_flight, 16))
         if code not in (0, 4, 11):  # EINTR, EAGAIN
-            return code
+            return int(code)
         first = load_acquire32(ring[CQ_HEAD])
         last = load_acquire32(ring[CQ_TAIL])
         while first != last:

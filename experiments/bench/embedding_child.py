@@ -29,6 +29,7 @@ from gloader.cache.write_plan import WritePlan, WriteStep
 from gloader.config import ModelConfig, OptimConfig
 from gloader.models import build_hetero_model
 from gloader.pipeline.embedding_optimizers import OPTIMIZERS
+from gloader.ssd_store import EmbeddingTable
 from gloader.training.model_spec import schema_of
 from gloader.training.train_step import build_optimizer
 
@@ -79,6 +80,7 @@ class Planned:
         """Yield batches and leaves."""
         for batch in _endless(self.loader):
             self._batch = batch
+            assert batch.embedded is not None  # noqa: S101
             yield batch, batch.embedded[self._type]
 
     def step(self) -> None:
@@ -350,7 +352,8 @@ def _endless(loader: HeteroLoader) -> Iterator[HeteroReadyBatch]:
 def fill(job: dict[str, Any]) -> dict[str, Any]:
     """Make a table whose rows are all on the disk."""
     with _new_rows(Dataset.open(job["dataset"]), job, Path(job["table"])) as rows:
-        table = rows.table
+        table = rows._rows.stored  # noqa: SLF001 - no public way writes rows without training
+        assert isinstance(table, EmbeddingTable)  # noqa: S101
         piece = np.empty((1 << 16, table.width), np.float32)
         for first in range(0, table.num_rows, len(piece)):
             ids = np.arange(first, min(first + len(piece), table.num_rows))

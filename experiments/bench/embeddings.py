@@ -313,7 +313,7 @@ def _call(job: Case, limit: int | None) -> Case:
 def _seconds(run: Case, mode: str, unit: str) -> float:
     """Return the seconds of a batch, the median of the counted spans."""
     counted = [span for span in run["spans"] if span["mode"] == mode and span["counts"]]
-    return statistics.median(span[unit] / span["batches"] for span in counted)
+    return float(statistics.median(span[unit] / span["batches"] for span in counted))
 
 
 def _ratio(runs: dict[str, list[Case]], own: str, peer: str, mode: str, unit: str = "seconds") -> list[float]:
@@ -378,7 +378,7 @@ def _cells(runs: list[Case], mode: str) -> str:
     spans = [span for run in runs for span in run["spans"] if span["mode"] == mode and span["counts"]]
 
     def per_batch(name: str) -> float:
-        return statistics.median(span[name] / span["batches"] for span in spans)
+        return float(statistics.median(span[name] / span["batches"] for span in spans))
 
     cells = [
         format_seconds(per_batch("seconds")),

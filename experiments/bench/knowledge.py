@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -47,6 +47,10 @@ from gloader.training.knowledge_answers import open_ranker
 from gloader.training.knowledge_ranks import rank_figures, read_triples
 from gloader.training.train import RunFiles, fit
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
 GRAPHS: Final = ("umls", "kinships")
 LEAK_GRAPH: Final = "umls"
 DIM, NEGATIVES, BATCH, LR = 64, 32, 256, 0.01
@@ -59,7 +63,7 @@ def main() -> None:
     """Measure what is there and write the tables."""
     options = _options()
     options.work.mkdir(parents=True, exist_ok=True)
-    parts = {
+    parts: dict[str, Callable[[], Any]] = {
         "graphs": lambda: {name: _compare(options, name) for name in GRAPHS},
         "leak": lambda: _leak(options),
         "made": lambda: _made(options),
