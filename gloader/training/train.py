@@ -265,8 +265,7 @@ class _TrainingRun:
             self._resume(trainer)
             # All checks have passed. Before this line, a refused run leaves an older run's files unchanged.
             if self.begin is not None:
-                begin = partial(self.begin, keeps=embeddings.folder)
-                self.group.run_on_first(begin)
+                self.group.run_on_first(partial(self.begin, keeps=embeddings.folder))
             # Every rank takes part, even without a reporter, because `gather` is a collective.
             explanations = self.group.gather(loader.explain())
             self.reporter.on_start(
