@@ -444,7 +444,7 @@ def test_a_graph_without_edges_gives_batches_of_seeds_alone(write_dataset: Calla
         ({"device": "gpu"}, ConfigError, "device 'gpu' is not known; allowed: cpu, cuda, cuda:0"),
         ({"device": "meta"}, ConfigError, "neither 'cpu' nor 'cuda'"),
         ({"threads": 0}, ConfigError, "threads is 0"),
-        ({"fanouts": []}, ConfigError, "fanouts"),
+        ({"fanouts": [[]]}, ConfigError, "fanouts"),
         ({"fanouts": [2.7, 3]}, ConfigError, r"fanouts\[0\] is 2.7"),
         ({"fanouts": "many"}, ConfigError, "'many' is not a fan-out"),
         ({"seeds": [1.5, 2.0]}, SeedError, "float64"),
