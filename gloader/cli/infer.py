@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 from rich.progress import Progress
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 _OBJECTS = ObjectSettings()
+_TOP: Final = 10  # answers for each query
 _STALL_TIMEOUT_S = 300.0  # longest wait of one machine for another, in seconds
 
 
@@ -54,7 +55,7 @@ def infer(  # noqa: PLR0913 - each a flag
     pairs: Path | None = None,
     table: str | None = None,
     queries: Path | None = None,
-    top: Count = 10,
+    top: Count = _TOP,
     with_known: Annotated[bool, SWITCH] = False,
     probabilities: Annotated[bool, SWITCH] = False,
     memory_budget: Size = None,
@@ -135,10 +136,9 @@ def infer(  # noqa: PLR0913 - each a flag
         raise ConfigError(
             "--queries asks for answers; leave --table, --pairs, --layer, --type and --probabilities out"
         )
-    if query_table is None and with_known:
-        raise ConfigError(
-            "--with-known is for the answers to --queries; give --queries FILE.csv, or leave it out"
-        )
+    if query_table is None and (with_known or top != _TOP):
+        flag = "--with-known" if with_known else "--top"
+        raise ConfigError(f"{flag} is for the answers to --queries; give --queries FILE.csv, or leave it out")
     with open_or_prepare(dataset, screen, memory_budget=memory_budget, objects=objects) as opened:
         # Rows of a table are loaded in batches, with the kernels of the usual sampler.
         loader = None if table is None else LoaderSettings.of(memory_budget=memory_budget)

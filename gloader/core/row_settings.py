@@ -17,7 +17,7 @@ EmbedOptimizer = Literal["rowwise-adagrad", "adagrad", "sparse-adam"]
 @Parameter(name="*", group=Group("Knowledge graphs", sort_key=11))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnowledgeConfig:
-    """The task of a knowledge graph (--task kg); other tasks ignore these settings."""
+    """The task of a knowledge graph (--task kg); other tasks refuse these settings."""
 
     dim: Count = 200
     """Width of an entity's trained row, and of a relation's. complex and rotate take half of it for the real parts."""

@@ -19,7 +19,7 @@ from gloader.config import (
 )
 from gloader.core.flag_values import EVERY_TYPE, require_choice
 from gloader.core.near_names import near_advice
-from gloader.core.row_settings import EmbedConfig, EmbedOptimizer
+from gloader.core.row_settings import EmbedConfig, EmbedOptimizer, KnowledgeConfig
 from gloader.errors import ConfigError, FormatError
 from gloader.types import ENTITY, RELATION
 
@@ -39,6 +39,7 @@ TASK_OF_KIND: Final[dict[LabelKind, TaskName]] = {
     "multilabel": "multilabel",
     "values": "regression",
 }
+MARGIN_MODELS: Final = ("transe", "rotate")  # models of triples whose scores are distances
 RANK_METRIC: Final = "mrr"  # the metric of triples: the filtered mean reciprocal rank
 # The kinds of labels from which each task can learn, and advice for other datasets.
 _LEARNABLE: Final[dict[str, tuple[tuple[LabelKind, ...], str]]] = {
@@ -64,6 +65,8 @@ def require_dataset(settings: TrainSettings, dataset: Dataset) -> None:
         the labels or the metric do not fit the task, or the model does not fit the dataset or the setting ``compile``.
     """
     require_choice("task", settings.task, get_args(TaskName))
+    if settings.task != "kg":
+        _require_used_knowledge(settings)
     if settings.task == "link":
         if settings.table is not None:
             raise ConfigError(
@@ -240,6 +243,7 @@ def require_triples(settings: TrainSettings, dataset: Dataset) -> None:
         raise ConfigError(
             f"model {name!r} does not score triples; give --model complex, distmult, transe or rotate"
         )
+    _require_used_knowledge(settings)
     negatives = parse_negatives(links.negatives_of("kg"))
     if not (isinstance(negatives, Uniform) and negatives.shared):
         raise ConfigError(
@@ -264,6 +268,21 @@ def require_triples(settings: TrainSettings, dataset: Dataset) -> None:
         raise ConfigError(f"--margin {margin} is no distance; give a finite number above 0")
     _require_embed_optimizer(settings.embed)
     require_no_classes(settings, task="kg")
+
+
+def _require_used_knowledge(settings: TrainSettings) -> None:
+    """Raise ConfigError if a setting of knowledge graphs is given, and neither the task nor the model uses it."""
+    name, default = settings.model.name, KnowledgeConfig()
+    users = {"dim": KNOWLEDGE_MODELS, "margin": MARGIN_MODELS, "norm": ("transe",)}
+    for field, models in users.items():
+        if getattr(settings.knowledge, field) == getattr(default, field):
+            continue
+        if settings.task != "kg":
+            raise ConfigError(f"--{field} is for --task kg, and the task is {settings.task}; leave it out")
+        if name in KNOWLEDGE_MODELS and name not in models:
+            raise ConfigError(
+                f"--{field} is for {' and '.join(models)}, and the model is {name}; leave it out"
+            )
 
 
 def _require_embed_optimizer(config: EmbedConfig) -> None:

@@ -17,7 +17,7 @@ from gloader.errors import BudgetError
 from gloader.loader import LinkLoader
 from gloader.pipeline.link_task import LinkTask
 from gloader.pipeline.seeds import plan_training_seeds
-from gloader.training.dataset_checks import RANK_METRIC, require_triples
+from gloader.training.dataset_checks import MARGIN_MODELS, RANK_METRIC, require_triples
 from gloader.training.knowledge_ranks import TripleRanker, plan_ranks, rank_figures, read_triples
 from gloader.training.link_prediction import evaluated_tables
 from gloader.training.model_spec import KnowledgeSpec
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from gloader.training.task import AnyLoader, Split
 
 _RANK_BYTES = 32  # of a triple: its ranks on both sides, and a copy for their means
-_MARGIN_MODELS = ("transe", "rotate")  # models whose scores are distances
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,7 @@ class KnowledgeTask:
             ),
             config=config,
             negatives=parse_negatives(config.negatives_of("kg")),
-            objective=TrueTriples(settings.knowledge.margin if name in _MARGIN_MODELS else None),
+            objective=TrueTriples(settings.knowledge.margin if name in MARGIN_MODELS else None),
             evaluated=evaluated_tables(dataset, config, dataset.link_table(config.edges)),
         )
 

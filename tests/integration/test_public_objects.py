@@ -144,7 +144,8 @@ def test_what_other_libraries_call_it_is_answered(objects):
     with pytest.raises(AttributeError, match="a Dataset has no 'train_mask'; did you mean 'train'"):
         _ = objects["Dataset"].train_mask
     with pytest.raises(
-        AttributeError, match="a ReadyBatch has no 'edge_index'; it has blocks, embedded, id, nodes, num_seeds"
+        AttributeError,
+        match="a ReadyBatch has no 'edge_index'; it has blocks, embedded, id, nodes, num_seeds",
     ):
         _ = objects["batch"].edge_index
 

@@ -22,9 +22,10 @@ from gloader.config import (
     TrainSettings,
 )
 from gloader.dataset import Dataset
-from gloader.errors import CheckpointError, ConfigError, ShapeError, StateError
+from gloader.errors import CheckpointError, ConfigError, ShapeError
 from gloader.loader import LinkLoader
 from gloader.training.checkpoint.save import load_checkpoint
+from gloader.training.dataset_checks import require_dataset
 from gloader.training.knowledge_answers import answer_queries, open_ranker
 from gloader.training.knowledge_ranks import read_triples
 from gloader.training.predict import embed, predict
@@ -115,8 +116,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(world, tmp_path, monkeypatch):
         with pytest.raises(RuntimeError, match="the power went out"):
             fit(world, settings, files=RunFiles(out=tmp_path / "run"))
     assert load_checkpoint(tmp_path / "run").position == (1, 4)
-    other = replace(settings, knowledge=replace(SETTINGS.knowledge, margin=3.0))
-    with pytest.raises(StateError, match=r"margin is 9\.0 there and 3\.0 here"):
+    other = replace(settings, knowledge=replace(SETTINGS.knowledge, dim=16))
+    with pytest.raises(CheckpointError, match="dim is 8 there and 16 here"):
         fit(world, other, files=RunFiles(out=tmp_path / "run", resume=True))
     resumed = fit(world, settings, files=RunFiles(out=tmp_path / "run", resume=True))
     assert figures(resumed) == figures(fit(world, settings))
@@ -176,10 +177,21 @@ def test_a_model_of_triples_predicts_nothing_else(world, run):
         ({"links": LinkConfig(negatives="in_batch")}, "--negatives in_batch are not for --task kg"),
         ({"embed": EmbedConfig(lr=0.0)}, "--embed-lr is 0.0; allowed: a positive number"),
         (
-            {"knowledge": KnowledgeConfig(margin=float("nan"))},
+            {"model": ModelConfig(name="transe"), "knowledge": KnowledgeConfig(margin=float("nan"))},
             "--margin nan is no distance; give a finite number",
         ),
-        ({"knowledge": KnowledgeConfig(margin=-3.0)}, "--margin -3.0 is no distance; give a finite number"),
+        (
+            {"model": ModelConfig(name="rotate"), "knowledge": KnowledgeConfig(margin=-3.0)},
+            "--margin -3.0 is no distance; give a finite number",
+        ),
+        (
+            {"knowledge": KnowledgeConfig(margin=3.0)},
+            "--margin is for transe and rotate, and the model is comple",
+        ),
+        (
+            {"model": ModelConfig(name="rotate"), "knowledge": KnowledgeConfig(norm=2)},
+            "--norm is for transe, and the model is rotate; leave it out",
+        ),
         (
             {"links": replace(SETTINGS.links, metric="auc")},
             "--metric auc is not for triples, whose metric is mrr; leave it out",
@@ -246,3 +258,9 @@ def test_a_table_of_entities_in_memory_ranks_as_the_run_did(world, run):
         held = replace(ranker, entities=HeldEntities(ranker.entities.rows(np.arange(40))))
         for side in (True, False):
             assert ranker.ranks(test, asks_heads=side).tolist() == held.ranks(test, asks_heads=side).tolist()
+
+
+def test_settings_of_triples_are_refused_for_other_tasks(world):
+    settings = replace(SETTINGS, task="link", knowledge=KnowledgeConfig(dim=8))
+    with pytest.raises(ConfigError, match="--dim is for --task kg, and the task is link; leave it out"):
+        require_dataset(settings, world)
