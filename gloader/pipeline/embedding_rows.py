@@ -148,7 +148,7 @@ class EmbeddingRows:
             batches_per_step=batches_per_step,
             expected_accesses=expected_accesses,
         )
-        self._per_step = batches_per_step
+        self.batches_per_step = batches_per_step
         self.num_steps = table.num_steps
         self.counts = RowStats()
         # Every waiting row is an access of the superbatch in work or of the next one, and waits once.
@@ -265,8 +265,8 @@ class EmbeddingRows:
             The work was cancelled.
         """
         wait_for, begin = int(staged.plan.waits[index]), time.perf_counter()
-        step = (staged.plan.first + index) // self._per_step
-        if self._per_step > 1:
+        step = (staged.plan.first + index) // self.batches_per_step
+        if self.batches_per_step > 1:
             wait_for = max(wait_for, step - _STEPS_AHEAD)
         self._wait(lambda: cancellation.is_set() or self._done >= wait_for, "a load of an embedding")
         cancellation.raise_if_set("a load of an embedding")
@@ -503,11 +503,11 @@ class EmbeddingRows:
 
     def _require_next(self, slots: BatchSlots) -> None:
         """Raise StateError unless ``slots`` belong to the next batch to make a step."""
-        step = slots.number // self._per_step
+        step = slots.number // self.batches_per_step
         if step > self._done:
             raise StateError(
-                f"batch {slots.number - self._per_step} of the embedding has made no step: call step(batch) after "
-                "backward(), or skip(batch), before the next batch is used"
+                f"batch {slots.number - self.batches_per_step} of the embedding has made no step: call step(batch) "
+                "after backward(), or skip(batch), before the next batch is used"
             )
         if step < self._done:
             raise StateError(

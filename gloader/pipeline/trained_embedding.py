@@ -83,9 +83,12 @@ class TrainedEmbedding:
         try:
             return self.rows.planner.plan(trace, lookahead)
         except BudgetError as error:
+            # A step has one batch of each rank, and their rows may all differ.
+            largest = max(int(part.lengths.max(initial=0)) for part in (trace, lookahead))
+            least = slot_bytes(self.rows.table.width) * self.rows.batches_per_step * largest
             error.add_note(
-                f"the embedding is that of {self.name!r}, and a row takes {slot_bytes(self.rows.table.width)} bytes of "
-                "its cache: NodeEmbedding(cache=...), or --embed-cache of gloader train"
+                f"the embedding is that of {self.name!r}: these rows fit into NodeEmbedding(cache={least}), a number "
+                "of bytes; in gloader train give a larger --embed-cache, which the types share"
             )
             raise
 
